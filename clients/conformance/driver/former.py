@@ -14,6 +14,8 @@ def request(op: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def answer(op: str, line: dict[str, Any]) -> dict[str, Any]:
+    if line.get("error") == "Other" and "REFUSED" in line["text"]:
+        return {**line, "error": "Refused"}
     if op == "release" and line.get("ok") == {"released": True}:
         return {"ok": {}}
     if "ok" in line:

@@ -69,12 +69,13 @@ class Play:
         assert not self._started, f"the scenario does not await {list(self._started)}"
         if self.world.proxy:
             wait_until(lambda: not self.world.proxy.unused(), TIMEOUT_SECONDS, "each rule to be used")
+        if self.agent.is_running:
+            for hold in self._holds:
+                self.agent.ask("release", hold=self._names[hold])
         for name, command in self._plain:
             if name in self.world.running():
                 self.world.call(name, *command)
         if self.agent.is_running:
-            for hold in self._holds:
-                self.agent.ask("release", hold=self._names[hold])
             for locks in self._locks:
                 self.agent.ask("close", locks=locks)
         self.world.wait_until_nothing_is_left()
@@ -117,21 +118,22 @@ class Play:
         if gives or op == "block":
             fields.setdefault("mode", "write")
         if "hold" in fields:
-            fields["hold"] = self._new_name(fields["hold"]) if gives else self._names[fields["hold"]]
             if op in ("release", "detach", "await_lost") or step.get("error") == "Lost":
-                self._holds.pop(step["hold"], None)
+                self._holds.pop(fields["hold"], None)
+            fields["hold"] = self._new_name(fields["hold"]) if gives else self._names[fields["hold"]]
         if step.get("until"):
             self._look(step, lambda: self.agent.ask(op, **fields))
             return
         call = self.agent.start(op, **fields)
         if "start" in step:
-            self._started[step["start"]], self._awaited[step["start"]] = call, step.get("hold")
+            self._started[step["start"]] = call
+            self._awaited[step["start"]] = step["hold"] if gives else None
             self._wait_for_waiters(step)
             return
+        outcome = call.outcome(step.get("seconds", ANSWER_SECONDS))
         if gives:
             step = {"save": step["hold"], **step}
-        outcome = call.outcome(step.get("seconds", ANSWER_SECONDS))
-        self._note_hold(step.get("hold"), outcome)
+            self._note_hold(step["hold"], outcome)
         self._judge(step, outcome)
 
     def _note_hold(self, name: str | None, outcome: Any) -> None:

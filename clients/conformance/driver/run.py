@@ -68,6 +68,7 @@ class _Lane:
                 logs = [f"log of {server}:\n{server.log()[-3000:]}" for server in world.servers.values()]
                 text = "\n\n".join([str(problem), f"stderr of {agent}:\n{agent.stderr()}", *logs])
                 self._stop_agents()
+                self._worlds.forget(world)
                 raise AssertionError(text) from problem
             if scenario.own_agent:
                 self._stop_agents()

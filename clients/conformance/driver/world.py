@@ -147,6 +147,13 @@ class Worlds:
         self._used.append(self._kept[kind])
         return self._used[-1]
 
+    def forget(self, world: World) -> None:
+        """After a failure: its servers may have other settings than they should."""
+        if world in self._kept.values():
+            self._used.remove(world)
+            self._kept = {kind: one for kind, one in self._kept.items() if one is not world}
+            self._own.append(world)
+
     def recover(self) -> None:
         """After a test. An agent that failed has to have ended: it may hold locks or wait for some."""
         while self._used:
@@ -180,7 +187,7 @@ class MemoryWorld(World):
     def call(self, name: str, *command: Any) -> Any:
         if command[0] == "SLOCK.INFO":
             self._keys.add(command[1])
-        return self._agent.ask("raw", locks=self._locks, command=list(command))["reply"]
+        return self._agent.ask("raw", locks=self._locks, command=[*map(str, command)])["reply"]
 
     def running(self) -> list[str]:
         return ["main"]
