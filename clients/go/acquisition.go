@@ -15,6 +15,8 @@ const (
 	sendAgain = 5 * time.Second
 	// lateReply is how long after the end of a wait a reply is still waited for.
 	lateReply = 500 * time.Millisecond
+	// lateMessage is how long after the end of a wait the message that says so is still waited for.
+	lateMessage = 50 * time.Millisecond
 	// subscribing is how long the confirmation of a new channel is waited for before the request is sent.
 	subscribing = 100 * time.Millisecond
 	// holdersReply is how long a call that has timed out waits to learn who has the lock.
@@ -227,7 +229,7 @@ func (a *request) channel() string {
 func (a *request) await() (grant, error) {
 	pause := min(sendAgain-rand.N(sendAgain/5), a.settings.retryWaitFor/4)
 	if !a.deadline.IsZero() {
-		pause = min(pause, time.Until(a.deadline))
+		pause = min(pause, time.Until(a.deadline)+lateMessage)
 	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

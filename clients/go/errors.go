@@ -95,6 +95,9 @@ func (e *Error) Error() string {
 		text += []string{", held by ", " and "}[min(i, 1)] + strings.TrimSpace(holder.Metadata+" "+holder.Token)
 	}
 	for _, cause := range e.causes {
+		if strings.Contains(text, cause.Error()) {
+			continue // it is the text
+		}
 		text += ": " + strings.ReplaceAll(cause.Error(), "\n", "; ") // joined errors have a line each
 	}
 	for _, node := range e.Nodes {

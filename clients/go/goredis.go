@@ -278,19 +278,22 @@ type subscriber struct {
 
 // Listen subscribes to a channel.
 func (t *goRedisTransport) Listen(channel string, heard func(payload string), changed func()) (stop func()) {
-	node := t.single
-	if t.cluster != nil {
+	node, from := t.single, t.single
+	if t.single != nil {
+		from = t.program(monotonic())
+	} else {
 		ctx, end := context.WithTimeout(context.Background(), callTimeout)
 		defer end()
 		if node, _ = t.cluster.MasterForKey(ctx, channel); node == nil {
 			return func() {} // the request finds no subscriber, and listens again
 		}
+		from = node
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.subscriptions[node]
 	if s == nil {
-		s = &subscription{pubsub: node.SSubscribe(context.Background(), channel), channels: map[string]subscriber{}}
+		s = &subscription{pubsub: from.SSubscribe(context.Background(), channel), channels: map[string]subscriber{}}
 		t.subscriptions[node] = s
 		go t.read(s)
 		if t.isSentinel && t.single.Options().PoolSize > 1 {

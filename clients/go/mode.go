@@ -3,6 +3,7 @@ package slock
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -67,8 +68,8 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 	}, func(s *server, was lease) { _ = send(h.Context(), s, refuseFor, was) })
 }
 
-// change runs a change of mode, unless another one is open. If it is still open after that, it is settled in the
-// background.
+// change runs a change of mode, unless another one is open. If it is still open after that, it is settled, in the
+// background unless the server replies.
 func (h *Hold) change(run func(*server, lease) (isOpen bool, err error), settle func(*server, lease)) error {
 	s, ok := h.keeper.(*server)
 	if !ok || len(h.owner.keys) > 1 {
@@ -82,19 +83,25 @@ func (h *Hold) change(run func(*server, lease) (isOpen bool, err error), settle 
 	if err == nil {
 		isOpen, err = run(s, was)
 	}
-	if code(err) == "WRONGTYPE" || errors.Is(err, ErrNotHeld) {
+	if errors.Is(err, ErrNotHeld) || err != nil && strings.HasPrefix(err.Error(), "WRONGTYPE") {
 		_ = h.update(func(l *lease) { l.lose(Gone) })
 	}
-	if problem := h.Check(); problem != nil || !isOpen {
-		h.changing.Store(false)
-		if problem != nil {
-			err = problem
-		}
-		return err
+	if problem := h.Check(); problem != nil {
+		isOpen, err = false, problem
 	}
+	settled := make(chan struct{})
 	go func() {
-		defer h.changing.Store(false)
-		settle(s, was)
+		if isOpen {
+			settle(s, was)
+		}
+		h.changing.Store(false)
+		close(settled)
 	}()
+	if !isOpen || errors.Is(err, ErrTimedOut) { // the server replies, so it is not for long
+		select {
+		case <-settled:
+		case <-time.After(lateReply):
+		}
+	}
 	return err
 }

@@ -3,7 +3,6 @@ package slock
 import (
 	"crypto/rand"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -144,11 +143,8 @@ func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 
 
 // code is the first word of an error reply of the server, and else empty.
 func code(err error) string {
-	if err == nil {
-		return ""
-	}
-	var reply *ReplyError
-	if !errors.As(err, &reply) {
+	reply, ok := err.(*ReplyError)
+	if !ok {
 		return ""
 	}
 	word, _, _ := strings.Cut(reply.Error(), " ")
@@ -163,17 +159,13 @@ var passing = []string{
 
 // passes tells whether a command may succeed if it is sent again: the server said so, or there was no reply.
 func passes(err error) bool {
-	if err == nil {
+	switch reply := err.(type) {
+	case *Error, *UnusableError:
 		return false
+	case *ReplyError:
+		return slices.Contains(passing, code(reply)) || strings.Contains(reply.Error(), "max number of clients reached")
 	}
-	var own *Error
-	var unusable *UnusableError
-	if errors.As(err, &own) || errors.As(err, &unusable) || errors.Is(err, errLeft) {
-		return false
-	}
-	word := code(err)
-	isFull := word == "ERR" && strings.Contains(err.Error(), "max number of clients reached")
-	return word == "" || isFull || slices.Contains(passing, word)
+	return err != nil && err != errLeft
 }
 
 // kinds are the errors that the server names by their code.
@@ -184,22 +176,20 @@ var kinds = map[string]error{
 
 // explain gives an error reply its kind. Others become those of the Redis client library.
 func explain(err error) error {
-	var reply *ReplyError
-	var unusable *UnusableError
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &unusable):
-		return unusable.Err
-	case !errors.As(err, &reply):
-		return err
-	case kinds[code(reply)] != nil:
-		return failure(kinds[code(reply)], nil, reply.Error)
-	case strings.Contains(strings.ToLower(reply.Error()), "unknown command"):
-		return failure(ErrModuleNotLoaded, nil, plain("the server has not loaded the SLOCK module: start it with"+
-			" --loadmodule /path/to/libslock.so, or run MODULE LOAD /path/to/libslock.so"), reply.Err)
+	switch known := err.(type) {
+	case *UnusableError:
+		return known.Err
+	case *ReplyError:
+		if kind := kinds[code(known)]; kind != nil {
+			return failure(kind, nil, known.Error, known.Err)
+		}
+		if strings.Contains(strings.ToLower(known.Error()), "unknown command") {
+			return failure(ErrModuleNotLoaded, nil, plain("the server has not loaded the SLOCK module: start it with"+
+				" --loadmodule /path/to/libslock.so, or run MODULE LOAD /path/to/libslock.so"), known.Err)
+		}
+		return known.Err
 	}
-	return reply.Err
+	return err
 }
 
 // readMessage reads "<n> <tag>": n is a fence, 0, or the code of an error after a minus.

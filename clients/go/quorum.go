@@ -292,6 +292,9 @@ func (v *votes) extend(ctx context.Context, _ time.Time, o owner, e extension) (
 	got := v.ask(ctx, e.ttl, tally.isCertain, func(ctx context.Context, n *vote) (bool, error) {
 		before := n.fence.Load()
 		_, err := n.take(ctx, call)
+		if code(err) == "GRACE" {
+			return false, nil // it gives no new hold, so it has not got this one
+		}
 		return before != 0 && n.fence.Load() == before, err
 	})
 	switch {
