@@ -123,11 +123,12 @@ type request struct {
 	owner  owner
 	ask    Call
 
-	waits  bool          // others had the lock, so it waits by a message from now on
-	ticket *ticket       // by which it waits; nil: it has not waited
-	queued instant       // before the last copy was sent that was answered null
-	queue  time.Duration // how long the server lets that copy wait
-	isOpen bool          // something of it may be on its way to the server, wait there, or be held
+	waits    bool          // others had the lock, so it waits by a message from now on
+	ticket   *ticket       // by which it waits; nil: it has not waited
+	sent     instant       // before the last copy was sent that was answered null
+	queue    time.Duration // how long the server lets that copy wait
+	isLoose  bool          // a copy of it may be on its way to the server
+	isQueued bool          // it waits on the server, or is held
 }
 
 // request sends a request until it is granted or over. If something of it may be left on the server then, isOpen is true.
@@ -140,7 +141,10 @@ func (s *server) request(
 	if r.ticket != nil {
 		s.listener.forget(r.ticket)
 	}
-	return got, r.isOpen, err
+	if known, ok := err.(*Error); ok {
+		known.Keys = o.names
+	}
+	return got, r.isLoose || r.isQueued, err
 }
 
 // unsuccessful is the error of a wait that is over, which has who has the lock, or of one without a reply.
@@ -172,20 +176,17 @@ func (a *request) attempt() (grant, error) {
 	if !a.deadline.IsZero() {
 		until = earlier(until, a.deadline.Add(lateReply))
 	}
-	wasOpen := a.isOpen
-	a.isOpen = true
 	reply, err := a.server.number(a.ctx, until, call)
 	if err == nil && reply.number > 0 {
 		return a.confirm(reply.number, reply.sent, false)
 	}
-	if err == nil || code(err) != "" {
+	isAnswered := err == nil || code(err) != ""
+	// The end of a token of the program's might end another hold of it, so there only copies count that are known.
+	a.isLoose = a.isLoose || !isAnswered || !reply.alone && !a.owner.given
+	if isAnswered {
 		a.contact = time.Now()
-		// A refusal leaves nothing, unless another copy may be on its way. The end of a token of the program's might end
-		// another hold of it, so there only copies count that are known.
-		a.isOpen = wasOpen || !reply.alone && !a.owner.given
 	}
 	if err != nil {
-		a.isOpen = a.isOpen || code(err) == ""
 		if channel != "" && a.server.listener.failed(a.owner.keys[0], err) {
 			err = errAgain
 		}
@@ -194,7 +195,7 @@ func (a *request) attempt() (grant, error) {
 	a.last, a.failures = nil, 0
 	switch {
 	case channel != "":
-		a.isOpen, a.waits, a.queued, a.queue = true, true, reply.sent, wait
+		a.isQueued, a.waits, a.sent, a.queue = true, true, reply.sent, wait
 		return a.await()
 	case a.try:
 		return grant{}, failure(ErrNotAcquired, a.owner.names, plain("the lock is held"))
@@ -241,12 +242,12 @@ func (a *request) await() (grant, error) {
 		case m.err != nil:
 			return grant{}, m.err
 		case m.fence > 0:
-			return a.confirm(m.fence, a.queued, true)
+			return a.confirm(m.fence, a.sent, true)
 		}
 		// The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator has
 		// withdrawn the request.
-		a.isOpen = false
-		if sending().sub(a.queued) < a.queue {
+		a.isQueued = false
+		if sending().sub(a.sent) < a.queue {
 			return grant{}, a.failed(true)
 		}
 		return grant{}, errAgain
@@ -261,7 +262,7 @@ func (a *request) await() (grant, error) {
 // confirm makes sure of how long the hold is valid, and that enough replicas have it. The ttl began at a grant that may
 // be long ago, if a message told of it, and at a server that may not be the primary any more.
 func (a *request) confirm(fence int64, from instant, byMessage bool) (grant, error) {
-	a.isOpen = true
+	a.isQueued = true
 	if a.contact.IsZero() {
 		a.contact = a.began
 	}

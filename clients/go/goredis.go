@@ -228,10 +228,12 @@ func (t *goRedisTransport) everywhere(ctx context.Context, over processor, comma
 		replies = append(replies, reply)
 		return err
 	}
+	var err error
 	if t.cluster == nil {
-		return replies, ask(ctx, over)
+		err = ask(ctx, over)
+	} else {
+		err = t.cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, node) })
 	}
-	err := t.cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, node) })
 	return replies, err
 }
 
@@ -322,19 +324,22 @@ func (t *goRedisTransport) leave(node *redis.Client, s *subscription, channel st
 
 // read hands on what arrives, until the subscription is closed.
 func (t *goRedisTransport) read(s *subscription) {
-	for message := range s.pubsub.ChannelWithSubscriptions(redis.WithChannelSize(1000)) {
+	channel := func(name string) subscriber {
 		t.mu.Lock()
+		defer t.mu.Unlock()
+		return s.channels[name]
+	}
+	for message := range s.pubsub.ChannelWithSubscriptions(redis.WithChannelSize(1000)) {
 		switch m := message.(type) {
 		case *redis.Message:
-			if c, ok := s.channels[m.Channel]; ok {
-				go c.heard(m.Payload)
+			if c := channel(m.Channel); c.heard != nil {
+				c.heard(m.Payload)
 			}
 		case *redis.Subscription:
-			if c, ok := s.channels[m.Channel]; ok {
-				go c.changed()
+			if c := channel(m.Channel); c.changed != nil {
+				c.changed()
 			}
 		}
-		t.mu.Unlock()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,6 +21,7 @@ type Locks struct {
 	holds    holds
 	counted  func(ttl time.Duration) time.Duration // the part of a ttl that counts for the validity
 
+	running          atomic.Int64    // acquisitions
 	closing, closed  context.Context // done when Close begins, and when it has ended
 	begin, endClosed context.CancelFunc
 }
@@ -85,8 +87,10 @@ func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int,
 // still there are lost at the end of their ttl. They may still be released. The program's client stays open.
 func (l *Locks) Close() error {
 	l.begin()
-	isEnding := func(s *server) bool { return !s.ends.isIdle() }
-	for end := time.Now().Add(l.settings.retryFor); slices.ContainsFunc(l.servers, isEnding) && time.Now().Before(end); {
+	isBusy := func() bool {
+		return l.running.Load() > 0 || slices.ContainsFunc(l.servers, func(s *server) bool { return !s.ends.isIdle() })
+	}
+	for end := time.Now().Add(l.settings.retryFor); isBusy() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	l.endClosed()

@@ -45,6 +45,8 @@ func (r Request) acquire(ctx context.Context, try bool) (*Hold, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
+	r.locks.running.Add(1)
+	defer r.locks.running.Add(-1)
 	began := time.Now()
 	keeper, owner, got, err := r.locks.backend.acquire(ctx, &r, try)
 	r.locks.report.waited(ctx, r.settings.labelFor(r.keys), began, err)

@@ -30,6 +30,8 @@ class LateProxy(Proxy):
         self.counts: Counter[str] = Counter()
         # The tokens of commands that were delivered twice.
         self.doubled: set[str] = set()
+        # The tokens whose acquisitions were ended.
+        self.ended: set[str] = set()
         # What went through for each token, for the message of a test that failed.
         self.seen: defaultdict[str, list[str]] = defaultdict(list)
         super().__init__(target)
@@ -58,6 +60,8 @@ class LateProxy(Proxy):
         if action == "pass":
             return None
         self.counts[action] += 1
+        if words[0].upper() == "SLOCK.MUNLOCK":
+            self.ended.add(token_of(words))
         if action == "double":
             self.doubled.add(token_of(words))
         rule = Rule(action, "", 0)
