@@ -1,90 +1,118 @@
-// The errors of this library. All are `SlockError`; any other error is one of the base library.
+// The errors that a program can tell apart. All others are those of the Redis client library, and a `TypeError` for a
+// wrong argument.
+
+import {getSystemErrorMap} from "node:util";
+import type {Holder} from "./info.js";
+
+/** Why a hold was lost. `closed`: its time passed after `close` of its Locks. */
+export type Reason = "gone" | "expired" | "max hold" | "closed";
+
+/** What one node of a quorum replied. */
+export interface NodeReply {
+  /** The address of the node. */
+  readonly node: string;
+  /** Whether the node granted, extended or released. If not, and without an error, others have the lock there. */
+  readonly granted: boolean;
+  readonly error?: unknown;
+}
 
 /** The base of all errors of this library. */
-export class SlockError extends Error { override name = "SlockError"; }
+export class SlockError extends Error {
+  /** The keys of the request, without a prefix. */
+  readonly keys: readonly string[];
 
-/** The call did not succeed within its limit. Where there was an error, it is the `cause`. */
+  constructor(text: string, keys: readonly string[] = [], cause?: unknown, more = "") {
+    const lock = keys.length > 0 ? ` (lock ${keys.join(", ")})` : "";
+    const why = cause === undefined || text.includes(textOf(cause)) ? "" : `: ${textOf(cause)}`;
+    super(`${text}${lock}${more}${why}`, cause === undefined ? {} : {cause});
+    this.name = new.target.name;
+    this.keys = keys;
+  }
+}
+
+/** The server replied, and others held the lock until the wait was over. */
 export class TimedOutError extends SlockError {
-  override name = "TimedOutError";
+  /**
+   * Holders of a key, at most 10, when the wait was over. There are none if nobody held it by then, or if the user may
+   * not run SLOCK.INFO.
+   */
+  readonly holders: readonly Holder[];
+  /** Of a quorum: what each node replied. */
+  readonly nodes: readonly NodeReply[];
 
-  /** `answered`: whether the server has answered at all: then another has the lock, else the server is out of reach. */
-  constructor(text: string, cause?: unknown, readonly answered = true) {
-    super(cause === undefined ? text : `${text} (${textOf(cause)})`, cause === undefined ? {} : {cause});
+  constructor(text: string, keys: readonly string[], holders: readonly Holder[] = [], nodes: readonly NodeReply[] = []) {
+    const who = holders.map(({metadata, token}) => `${metadata} ${token}`.trim()).join(" and ");
+    super(text, keys, undefined, (who && `, held by ${who}`) + nodes.map(describe).join(""));
+    this.holders = holders;
+    this.nodes = nodes;
   }
 }
 
-/** Why a hold is lost. */
-export type Reason = "gone" | "expired" | "lease ended";
+/** No reply came within the limit, or none that decides. The last error of the Redis client library is the cause. */
+export class NoAnswerError extends SlockError {}
 
-const REASONS: Record<Reason, string> = {
-  gone:
-    "gone: the server says that the token does not hold it any more. It was deleted, or released from elsewhere, " +
-    "or its ttl ended before a renewal arrived",
-  expired: "expired: its ttl ended and no renewal was answered before",
-  "lease ended": "lease ended: longestLeaseMs is over",
-};
-
-/** The hold ended and nobody released it through this library: stop the work. */
+/** The hold ended, and nobody released it through this library. Of an expired one the cause is the error of its last renewal. */
 export class LostError extends SlockError {
-  override name = "LostError";
+  readonly reason: Reason;
 
-  /** `keys` are the keys as text; `cause` is the error of the last renewal. */
-  constructor(readonly label: string, readonly keys: string, readonly reason: Reason, cause?: unknown) {
-    const told = cause === undefined ? "" : ` (${textOf(cause)})`;
-    super(`the hold of ${keys} is lost: ${REASONS[reason]}${told}`, cause === undefined ? {} : {cause});
+  constructor(keys: readonly string[], reason: Reason, cause?: unknown) {
+    super(`the lock was lost, ${reason}`, keys, cause);
+    this.reason = reason;
   }
 }
 
-/** The token does not hold the lock, or the hold was released. */
-export class NotHeldError extends SlockError { override name = "NotHeldError"; }
+/** The owner token does not hold all the keys, for example because the hold was released. */
+export class NotHeldError extends SlockError {}
 
-/** The token holds the lock in the other mode: upgrade or downgrade that hold. */
-export class WrongModeError extends SlockError { override name = "WrongModeError"; }
+/** The owner token holds the lock in the other mode. */
+export class WrongModeError extends SlockError {}
 
-/** The wait would close a cycle of owners that wait for each other. The text names the cycle. */
-export class DeadlockError extends SlockError { override name = "DeadlockError"; }
+/** The wait would have closed a cycle of owners that wait for each other. The text names them. */
+export class DeadlockError extends SlockError {}
 
 /** The server lets no more requests wait. */
-export class QueueFullError extends SlockError { override name = "QueueFullError"; }
+export class QueueFullError extends SlockError {}
 
-/**
- * The server was told to refuse this token for a while, by `SLOCK.CANCEL … REFUSE`. Final. A change of a
- * hold's mode is refused too while another one goes on.
- */
-export class RefusedError extends SlockError { override name = "RefusedError"; }
+/** The server refuses the owner token, because its acquisition has been ended. */
+export class RefusedError extends SlockError {}
 
-/** Fewer than the majority of the nodes granted or extended the lock. */
+/** Neither a majority of the nodes of a quorum granted the lock, nor a majority refused it. */
 export class QuorumMissedError extends SlockError {
-  override name = "QuorumMissedError";
+  readonly nodes: readonly NodeReply[];
 
-  /** `answers`: what each node answered, by its address. */
-  constructor(text: string, readonly answers: Readonly<Record<string, string>>) {
-    super(`${text} (${Object.entries(answers).map(([node, answer]) => `${node}: ${answer}`).join(", ")})`);
+  constructor(text: string, keys: readonly string[], nodes: readonly NodeReply[]) {
+    super(text, keys, undefined, nodes.map(describe).join(""));
+    this.nodes = nodes;
   }
 }
 
-/** Fewer replicas than `minReplicas` have confirmed the hold in time. It has been released. */
-export class TooFewReplicasError extends SlockError { override name = "TooFewReplicasError"; }
+/** The lock was granted, but too few replicas acknowledged it. It has been released. */
+export class TooFewReplicasError extends SlockError {}
 
-/** The `Locks` or `Quorum` was closed. The call got no hold and left nothing in the queue. What is held ends by its ttl. */
+/** The server does not know the commands of the module. */
+export class ModuleNotLoadedError extends SlockError {}
+
+/** The Locks has been closed. */
 export class ClosedError extends SlockError {
-  override name = "ClosedError";
-
-  constructor() { super("the locks have been closed"); }
+  constructor() { super("the Locks has been closed"); }
 }
 
-/** The server does not know the SLOCK commands. */
-export class ModuleNotLoadedError extends SlockError {
-  override name = "ModuleNotLoadedError";
-
-  constructor() {
-    super(
-      "the server does not have the SLOCK module: start it with `loadmodule /path/to/libslock.so` in its " +
-        "configuration, or run `MODULE LOAD /path/to/libslock.so`",
-    );
-  }
+function describe({node, granted, error}: NodeReply): string {
+  return `; ${node}: ${error === undefined ? (granted ? "granted" : "refused") : textOf(error)}`;
 }
 
+/** What an error says. An error of the system also says in words what happened. */
 export function textOf(error: unknown): string {
-  return error instanceof Error ? error.message || error.name : String(error);
+  if (!(error instanceof Error)) return String(error);
+  const [first] = (error as Partial<AggregateError>).errors ?? []; // of a name with several addresses
+  if (!error.message && first) return textOf(first);
+  const [, words] = getSystemErrorMap().get((error as NodeJS.ErrnoException).errno!) ?? [];
+  const text = error.message || error.name;
+  return words && !text.includes(words) ? `${text}: ${words}` : text;
 }
+
+/** A duration for people. */
+export const duration = (ms: number): string => (ms < 1_000 ? `${Math.round(ms)}ms` : `${Math.round(ms) / 1_000}s`);
+
+/** The error of a wrong argument. */
+export const invalid = (text: string): TypeError => new TypeError(text);

@@ -1,70 +1,91 @@
-// What a program can have itself told about its locks, for metrics and logs.
+// Tells the program and its log what happens. It decides nothing.
 
-import {debuglog} from "node:util";
-import {now} from "./clock.js";
-import {textOf, type Reason} from "./errors.js";
+import {monotonic} from "./clock.js";
+import {duration, textOf, type LostError} from "./errors.js";
 
-const debug = debuglog("slock");
-
-// A server is out of reach when nothing has been answered for so long, in ms: a connection may be lost at any time.
-const OUT_OF_REACH_AFTER_MS = 1_000;
-
-/** How an acquisition ended: one of these, or the name of the error. */
+/** How an acquisition ended: one of these, or the name of an error, such as "Deadlock". */
 export type Outcome = "granted" | "refused" | "timed out" | "cancelled" | (string & {});
 
 /**
- * Functions that the library calls. They must return at once: the library waits for them. An error of one of them is
- * logged and changes nothing.
+ * Functions that the library calls, with the label of the request and in the asynchronous context of its call. They must
+ * not block. What one of them throws is a warning and changes nothing.
  */
 export interface Hooks {
-  /** When an acquisition has ended. `refused`: a `tryAcquire` that got nothing. */
+  /** When an acquisition ended, with how long it took in ms. `refused` is a `tryAcquire` that found the lock held. */
   waited?(label: string, ms: number, outcome: Outcome): void;
-  /** When a hold has ended: released, handed over or lost. */
+  /** When a hold ended, released or lost, with the time since the grant in ms. */
   held?(label: string, ms: number): void;
-  lost?(label: string, reason: Reason): void;
-  /** For each renewal without an answer, or with an error. It is tried again. */
+  lost?(label: string, loss: LostError): void;
+  /** When a renewal got an error or no reply. It is sent again until the hold expires. */
   renewalFailed?(label: string, error: unknown): void;
-  /** When a release had no answer. The lock ends by its ttl. */
+  /** When a release got an error or no reply in time. The lock ends by its ttl. */
   releaseFailed?(label: string, error: unknown): void;
-  /** What an operator must know. Without this it goes to `process.emitWarning`. */
+  /** What an operator must know. Without this hook it goes to `process.emitWarning`. */
   warning?(text: string): void;
 }
 
-/** The hooks of a program, called so that their errors change nothing. */
+/** For how long no reply comes before that is a warning, in ms: a connection may be lost at any time. */
+const OUTAGE_MS = 1_000;
+
+/** Calls the hooks of one Locks. */
 export class Reporter {
-  private silentSince: number | undefined; // Infinity: it has been told
+  readonly #hooks: Hooks;
+  #failing: number | undefined; // since when no reply comes
+  #isWarned = false;
 
-  constructor(private readonly hooks: Hooks) {}
+  constructor(hooks: Hooks) { this.#hooks = hooks; }
 
-  tell<Name extends keyof Hooks>(name: Name, ...told: Parameters<NonNullable<Hooks[Name]>>): void {
-    const hook = this.hooks[name] as ((...told: unknown[]) => void) | undefined;
-    if (hook === undefined) return;
-    const call = async (): Promise<void> => hook.apply(this.hooks, told);
-    call().catch((error: unknown) => process.emitWarning(`the hook ${name} failed: ${error}`, "SlockWarning"));
+  tell<Name extends keyof Hooks>(name: Name, ...what: Parameters<NonNullable<Hooks[Name]>>): void {
+    try {
+      (this.#hooks[name] as ((...what: unknown[]) => void) | undefined)?.call(this.#hooks, ...what);
+    } catch (error) {
+      process.emitWarning(`the hook ${name} failed: ${textOf(error)}`, "SlockWarning");
+    }
   }
 
-  /** An acquisition that began then has ended. */
-  waited(label: string, began: number, outcome: Outcome): void { this.tell("waited", label, now() - began, outcome); }
+  lost(label: string, loss: LostError): void {
+    this.warn(`${loss.message}${label === loss.keys[0] ? "" : ` (label ${label})`}`);
+    this.tell("lost", label, loss);
+  }
 
-  /** A hold that was granted then has ended. */
-  held(label: string, began: number): void { this.tell("held", label, now() - began); }
+  releaseFailed(label: string, keys: readonly string[], error: unknown): void {
+    this.warn(`a release failed, and the lock ends by its ttl (lock ${keys.join(", ")}): ${textOf(error)}`);
+    this.tell("releaseFailed", label, error);
+  }
 
-  /** The server has answered. */
-  answered(): void { this.silentSince = undefined; }
+  /** Warns of a hold that nothing limits. */
+  heldLong(keys: readonly string[]): void {
+    this.warn(`a lock is held for more than an hour, and has no maxHoldMs (lock ${keys.join(", ")})`);
+  }
 
-  /** It has not. An operator is told once, until it answers again. */
-  unanswered(server: string, error: unknown): void {
-    this.silentSince ??= now();
-    if (now() - this.silentSince < OUT_OF_REACH_AFTER_MS) return;
-    this.silentSince = Infinity;
-    this.warn(`${server} is out of reach: ${textOf(error)}`);
+  /** Warns of a hold that the program dropped. */
+  abandoned(keys: readonly string[]): void {
+    this.warn(`a hold was never released, and the program has no reference to it: it is released now (lock ${keys.join(", ")})`);
+  }
+
+  /** Warns that requests cannot wait in order. */
+  polls(error: unknown): void {
+    this.warn(`waits poll, and are not served in order, because the user may not use channels: ${textOf(error)}`);
+  }
+
+  /** Notes whether the server replied. */
+  reached(error?: unknown): void {
+    if (error === undefined) {
+      if (this.#failing === undefined) return;
+      this.#failing = undefined;
+      this.#isWarned = false;
+      return;
+    }
+    this.#failing ??= monotonic();
+    const ms = monotonic() - this.#failing;
+    if (this.#isWarned || ms < OUTAGE_MS) return;
+    this.#isWarned = true;
+    this.warn(`no reply from the server for ${duration(ms)}: ${textOf(error)}`);
   }
 
   warn(text: string): void {
-    if (this.hooks.warning) this.tell("warning", text);
+    const hook = this.#hooks.warning;
+    if (hook) this.tell("warning", text);
     else process.emitWarning(text, "SlockWarning");
   }
-
-  /** Shown with `NODE_DEBUG=slock`. */
-  debug(text: string): void { debug(text); }
 }

@@ -1,14 +1,39 @@
-// Read-write locks of the SLOCK module for Redis and Valkey, over node-redis or ioredis.
+// Locks of the SLOCK module of Redis and Valkey. The README says how to use them.
 
-export type {Client} from "./base.js";
-export {now} from "./clock.js";
-export type {Key, Mode} from "./commands.js";
-export * from "./errors.js";
-export {Hold, AnyHold} from "./hold.js";
+import {transportOf, type Client} from "./client.js";
+import {LockService, type Locks as LocksApi} from "./locks.js";
+import type {LocksOptions, QuorumOptions} from "./options.js";
+import {Quorum as QuorumBackend} from "./quorum.js";
+
+/** What a program asks for locks. */
+export type Locks = LocksApi;
+
+/** Made once for a program, from its client. Options are the defaults of all requests, and those of the `Locks` itself. */
+export const Locks: new (client: Client, options?: LocksOptions) => Locks = class extends LockService {
+  constructor(client: Client, options: LocksOptions = {}) { super([transportOf(client)], options); }
+};
+
+/**
+ * The same for clients of independent servers: not of replicas or nodes of one another. Their number should be odd. A hold
+ * counts while a majority of the servers has it, so that it outlives the loss of a minority. A quorum polls.
+ */
+export const Quorum: new (clients: readonly Client[], options?: QuorumOptions) => Locks = class extends LockService {
+  constructor(clients: readonly Client[], options: QuorumOptions = {}) {
+    super(clients.map(transportOf), options, (servers, settings) => new QuorumBackend(servers, settings));
+  }
+};
+
+export type {Client} from "./client.js";
+export {
+  ClosedError, DeadlockError, LostError, ModuleNotLoadedError, NoAnswerError, NotHeldError, QueueFullError, QuorumMissedError,
+  RefusedError, SlockError, TimedOutError, TooFewReplicasError, WrongModeError, type NodeReply, type Reason,
+} from "./errors.js";
+export type {Hold} from "./hold.js";
 export type {Hooks, Outcome} from "./hooks.js";
-export type {CallOptions, HoldOptions, LocksOptions, ReadOptions, RequestOptions} from "./options.js";
-export {Locks} from "./locks.js";
-export {Strategy} from "./polling.js";
-export {Quorum, QuorumHold, type QuorumOptions} from "./quorum.js";
-export {Acquirer, Request} from "./request.js";
-export type {Holder, LockInfo, QueueInfo, Waiter} from "./status.js";
+export type {Holder, LockInfo, QueueInfo, Waiter} from "./info.js";
+export {
+  constantPause, exponentialPause, type LocksOptions, type Mode, type QuorumOptions, type ReadOptions, type RequestOptions,
+  type Strategy,
+} from "./options.js";
+export type {Cancellation, Request} from "./request.js";
+export {ReplyError, UnusableError, type Call, type Reply, type Topology, type Transport} from "./transport.js";

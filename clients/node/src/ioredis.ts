@@ -1,97 +1,151 @@
-// Connections made from a client of ioredis 5. The only file that knows it, by its public parts.
+// Clients of ioredis 5 and 6 and of iovalkey: of one server, by Sentinels, and of a cluster. Only public parts are used.
 
-import type {Address, Base, RawConnection, Told} from "./connection.js";
+import type {Base, Line, Listening, Subscriber} from "./connections.js";
+import {slotOf} from "./protocol.js";
 
-/** What is used of a `Redis` of ioredis. */
+/** What is used of a `Redis`. */
 export interface IoredisClient {
-  duplicate(override?: any): any;
-  call(command: string, ...args: any[]): Promise<unknown>;
+  readonly status: string;
   readonly options: object;
+  call(command: string, ...words: string[]): Promise<unknown>;
+  duplicate(override?: object): unknown;
 }
 
-/** What is used of a `Cluster` of ioredis. */
+/** What is used of a `Cluster`. */
 export interface IoredisCluster {
-  nodes(role?: "all" | "master" | "slave"): IoredisClient[];
-  call(command: string, ...args: any[]): Promise<unknown>;
+  readonly status: string;
   readonly options: object;
-  readonly status?: string;
-  connect?(): Promise<void>;
+  /** The names of the nodes of each slot. */
+  readonly slots: readonly (readonly string[])[];
+  call(command: string, ...words: string[]): Promise<unknown>;
+  nodes(role?: "all" | "master" | "slave"): readonly IoredisClient[];
+  duplicate(nodes?: never[], options?: object): unknown;
 }
 
-interface Options {
-  readonly host?: string;
-  readonly port?: number;
-  readonly path?: string;
-  readonly name?: string;
-  readonly sentinels?: unknown;
-  readonly natMap?: Record<string, Address> | ((told: string) => Address | null);
+// Duplicates are clients of ioredis as well, whose types differ between its versions.
+type Any = any;
+
+const nothing = (): void => {};
+
+/** Of a duplicate: it connects once, and has no time limit of its own. */
+const PLAIN = {
+  lazyConnect: false, retryStrategy: null, reconnectOnError: null, maxRetriesPerRequest: null, enableOfflineQueue: true,
+  enableAutoPipelining: false, commandTimeout: undefined, socketTimeout: undefined, keyPrefix: "", readOnly: false, monitor: false,
+};
+
+/** With Sentinels: it asks each once, and notices a failover. */
+const FAILOVER = {sentinelRetryStrategy: () => null, sentinelReconnectStrategy: () => 1_000, failoverDetector: true};
+
+/** A duplicate, which does not keep the process alive. `problem` tells its last error. */
+function duplicateOf(client: IoredisClient, isSentinel: boolean): {made: Any; problem: () => unknown} {
+  const made = client.duplicate({...PLAIN, ...(isSentinel && FAILOVER)}) as Any;
+  let last: unknown;
+  made.on("error", (error: unknown) => (last = error)).on("connect", () => made.stream?.unref?.());
+  return {made, problem: () => last};
 }
 
-/** A client of ioredis that connects once and sends each command once. */
-function made(client: IoredisClient, address: Address | undefined, told: Told): RawConnection {
-  const opened = client.duplicate({
-    ...address,
-    lazyConnect: true,
-    retryStrategy: null, // so it never connects again, and nothing is sent twice
-    sentinelRetryStrategy: () => null,
-    reconnectOnError: null,
-    enableAutoPipelining: false,
-    enableOfflineQueue: false,
-    enableReadyCheck: false, // it would need the permission for INFO
-    disableClientInfo: true,
-    commandTimeout: undefined,
-    socketTimeout: undefined,
-    keyPrefix: "",
-    stringNumbers: false,
-    readOnly: false,
-    monitor: false,
-  });
-  let problem: unknown;
-  const ended = (error: unknown): void => {
-    problem ??= error;
-    told.ended(problem);
-  };
-  opened.on("error", ended).on("end", () => ended(new Error("the connection has ended")));
-  opened.on("moved", () => ended(new Error("the slot of a channel has moved"))); // the promise of ssubscribe stays open
-  opened.on("smessage", (channel: string, text: string) => told.message?.(channel, text));
+/** Closes a duplicate. One that has ended would start a timer. */
+const close = (client: Any): void => { if (client.status !== "end" && client.status !== "close") client.disconnect(); };
+
+const isReady = ({status}: {readonly status: string}): boolean => status === "ready" || status === "wait"; // the latter connects when it is used
+
+const call = (client: Any, [name, ...words]: readonly string[]): Promise<unknown> => client.call(name, ...words);
+
+function lineOf(client: Any, problem?: () => unknown): Line {
   return {
-    connect: () => opened.connect(),
-    send: (command) => opened.call(...command),
-    subscribe: (channel) => opened.ssubscribe(channel),
-    unsubscribe: (channel) => opened.sunsubscribe(channel),
-    // Of one that has ended it would start a timer.
-    destroy: () => { if (opened.status !== "end" && opened.status !== "close") opened.disconnect(); },
+    get isOpen() { return client.status !== "end"; },
+    get isReady() { return isReady(client); },
+    async send(words, key) {
+      try {
+        const reply = await call(client, words);
+        return key === "" ? [reply] : reply;
+      } catch (error) {
+        // Of a connection that could not be made it only says that it is closed.
+        throw client.status === "end" || client.status === "close" ? (problem?.() ?? error) : error;
+      }
+    },
+    close: () => close(client),
   };
 }
 
-/** One server, or the primary: the connector asks the Sentinels for each connection. */
+function subscriberOf({made}: {made: Any}, {ready, message, missed, ended}: Listening): Subscriber {
+  made.on("ready", ready).on("end", ended).on("error", missed).on("moved", missed).on("smessage", message);
+  return {
+    subscribe: (channel) => made.ssubscribe(channel),
+    unsubscribe: (channel) => void made.sunsubscribe(channel).catch(nothing),
+    close: () => close(made),
+  };
+}
+
 export function ioredisBase(client: IoredisClient): Base {
-  const {host = "localhost", port = 6379, path, name, sentinels} = client.options as Options;
-  const findsPrimary = Boolean(sentinels);
+  const {host = "localhost", port = 6379, path, name, sentinels, failoverDetector, keyPrefix} = client.options as Any;
+  const isSentinel = Boolean(sentinels);
+  const program = lineOf(client);
   return {
-    name: findsPrimary ? String(name) : (path ?? `${host}:${port}`),
-    findsPrimary,
-    open: async (address, told) => made(client, address, told),
+    topology: {
+      name: isSentinel ? `the primary of ${name}` : (path ?? `${host}:${port}`), hasFailover: isSentinel, prefix: keyPrefix,
+    },
+    // A client that does not notice a failover stays with the former primary: then all goes over a duplicate.
+    program: isSentinel && !failoverDetector ? {...program, isReady: false, get isOpen() { return program.isOpen; }} : program,
+    repeatsAfterMs: 5, // when a connection was lost
+    duplicate() {
+      const {made, problem} = duplicateOf(client, isSentinel);
+      return lineOf(made, problem);
+    },
+    place: () => "",
+    subscriber: (_, listening) => subscriberOf(duplicateOf(client, isSentinel), listening),
   };
 }
+
+const nameOf = (node: IoredisClient): string => {
+  const {host, port} = node.options as Any;
+  return `${host}:${port}`;
+};
+
+/** The node that has a slot, as far as the client knows. ioredis itself does not know the keys of the commands of modules. */
+const nodeOf = (cluster: IoredisCluster, key: string): Any => {
+  const [name] = cluster.slots[slotOf(key)] ?? [];
+  return name && cluster.nodes("all").find((node) => nameOf(node) === name);
+};
 
 export function ioredisClusterBase(cluster: IoredisCluster): Base {
-  if (cluster.status === "wait") cluster.connect?.().catch(() => {}); // its own calls tell
-  const {natMap} = cluster.options as Options;
-  return {
-    name: "the cluster",
-    async open(address, told) {
-      const [node] = cluster.nodes();
-      if (node === undefined) throw new Error("the client of the cluster is not connected");
-      return made(node, address, told);
+  const lineOfCluster = (one: Any): Line => ({
+    get isOpen() { return one.status !== "end"; },
+    get isReady() { return isReady(one); },
+    async send(words, key) {
+      if (key === "") return Promise.all(one.nodes("master").map((node: Any) => call(node, words)));
+      const node = nodeOf(one, key);
+      if (!node) return call(one, words); // any node redirects
+      try {
+        return await call(node, words);
+      } catch (error) {
+        if (!/^(MOVED|ASK) /.test((error as Error).message)) throw error;
+        return call(one, words); // the client follows, and learns
+      }
     },
-    seeds: () => cluster.nodes().map(({options}) => {
-      const {host = "localhost", port = 6379} = options as Options;
-      return {host, port};
-    }),
-    reached(told) {
-      const name = `${told.host}:${told.port}`;
-      return (typeof natMap === "function" ? natMap(name) : natMap?.[name]) ?? told;
+    sendTwo(words, then, key) {
+      const node = nodeOf(one, key) ?? one;
+      return [call(node, words), call(node, then)];
+    },
+    close: () => close(one),
+  });
+  const {keyPrefix, redisOptions} = cluster.options as Any;
+  return {
+    topology: {name: "the cluster", isCluster: true, prefix: keyPrefix ?? redisOptions?.keyPrefix},
+    program: lineOfCluster(cluster),
+    repeatsAfterMs: 5,
+    duplicate() {
+      const {retryStrategy, lazyConnect, ...plain} = PLAIN;
+      const made = cluster.duplicate([], {
+        lazyConnect, keyPrefix: "", enableAutoPipelining: false, clusterRetryStrategy: () => null, redisOptions: plain,
+      }) as Any;
+      made.on("error", nothing);
+      return lineOfCluster(made);
+    },
+    place: (channel) => cluster.slots[slotOf(channel)]?.[0] ?? "",
+    subscriber: (place, listening) => {
+      const node = cluster.nodes("all").find((one) => nameOf(one) === place) ?? cluster.nodes("master")[0]!;
+      return subscriberOf(duplicateOf(node, false), listening);
     },
   };
 }

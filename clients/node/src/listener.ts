@@ -1,206 +1,177 @@
-// The connections on which waits end, one for each server, and the channels to which they listen.
+// The channels by which requests wait: one for a server, one for each slot in a cluster. Each acquisition has a ticket with
+// a secret tag, so that its messages reach it and nobody else can send one.
 
-import {NoAnswer} from "./answers.js";
-import {now, within} from "./clock.js";
-import {newToken, type Key} from "./commands.js";
-import {ANSWER_MS, Connection} from "./connection.js";
-import {ClosedError} from "./errors.js";
-import type {Node} from "./node.js";
-import type {Servers} from "./servers.js";
-import type {Stop} from "./stop.js";
+import {monotonic} from "./clock.js";
+import {codeOf, draw, hashTag, readMessage, slotOf} from "./protocol.js";
+import type {Server} from "./server.js";
+import type {ReplyError} from "./transport.js";
 
-// The connection is tested so often, in ms, while somebody waits.
-const PING_AFTER_MS = 5_000;
+/** How long a channel may have no subscription on a server that replies, in ms. Then requests poll for a while. */
+const TRIAL_MS = 3_000;
+const POLL_FOR_MS = 30_000;
+/** How long a channel stays open while nobody uses it, in ms. */
+const IDLE_MS = 2_000;
 
-/** The channel has no subscriber any more: subscribe again, and ask again with the same token. */
-export const SUBSCRIPTION_LOST = Symbol("subscription lost");
+/** What came to a ticket. `again`: a message may have been missed. */
+export type Message = "again" | {readonly fence: number; readonly error?: ReplyError};
 
-/** What came for a copy of a request: the first word of a message. */
-export type Message = string | typeof SUBSCRIPTION_LOST;
+/** Receives the messages of one acquisition. */
+export class Ticket {
+  readonly tag = draw();
+  #missed: Message | undefined;
+  #wake: (() => void) | undefined;
 
-/**
- * What comes on one subscription for one request that waits. All its copies have one tag: to the server they are one
- * request, whichever comes last. Made before the first is sent: the message can come before the reply.
- */
-export class Inbox {
-  /** Not later than any copy. */
-  readonly began = now();
-  private readonly messages: Message[] = [];
-  private wake: (() => void) | undefined;
+  constructor(readonly slot: number) {}
 
-  constructor(readonly subscription: Subscription, readonly tag: string) {
-    subscription.note(tag, (message) => {
-      this.messages.push(message);
-      this.wake?.();
-    });
-  }
-
-  /** The next message; nothing when there is none until `end`. */
-  async get(end: number, stop: Stop): Promise<Message | undefined> {
-    if (this.messages.length === 0) {
-      const arrives = new Promise<void>((resolve) => (this.wake = resolve));
-      await within(stop.wait(arrives), end - now(), () => {});
+  /** What came, or comes within so many ms. */
+  async next(ms: number): Promise<Message | undefined> {
+    if (this.#missed === undefined && ms > 0) {
+      await new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, ms);
+        this.#wake = () => {
+          clearTimeout(timer);
+          resolve();
+        };
+      });
     }
-    return this.messages.shift();
+    const message = this.#missed;
+    this.#missed = this.#wake = undefined;
+    return message;
   }
 
-  /** Messages that come later are ignored: whoever gave the request up releases it. */
-  forget(): void { this.subscription.forget(this.tag); }
+  put(message: Message): void {
+    // A message that is there already must not be lost; after `again` the request is sent anyway.
+    if (message !== "again" || this.#missed === undefined) this.#missed = message;
+    this.#wake?.();
+  }
+
+  /** Ends the wait of `next`. */
+  leave(): void { this.#wake?.(); }
 }
 
-/** A channel to which this process listens, and the waits that end there. */
-export class Subscription {
-  alive = true;
-  readonly waits = new Map<string, (message: Message) => void>();
-
-  /** `unused` is called when nobody waits there any more. */
-  constructor(readonly name: string, readonly listener: Listener, private readonly unused: (subscription: Subscription) => void) {}
-
-  /** From now on messages with the tag go there. */
-  note(tag: string, take: (message: Message) => void): void {
-    this.waits.set(tag, take);
-    if (!this.alive) take(SUBSCRIPTION_LOST);
-  }
-
-  forget(tag: string): void {
-    this.waits.delete(tag);
-    this.look();
-  }
-
-  /** It is left when nobody waits there. */
-  look(): void { if (this.waits.size === 0) this.unused(this); }
-
-  lose(): void {
-    this.alive = false;
-    for (const take of this.waits.values()) take(SUBSCRIPTION_LOST);
-  }
-
-  /** The server does not know this subscription: nor may it know others. */
-  fail(): void { if (this.alive) this.listener.fail(); }
+interface Channel {
+  readonly slot: number;
+  readonly name: string;
+  stop(): void;
+  /** Since when it has no subscription; undefined: it had one. */
+  since: number | undefined;
+  /** When a request last used it. */
+  used: number;
 }
 
-/** One connection that listens at one server. When it fails, all who wait are told, and ask again. */
-class Listener {
-  private readonly connection: Connection;
-  private readonly subscriptions = new Map<string, Subscription>();
-  private readonly test = setInterval(() => this.ping(), PING_AFTER_MS).unref();
+/** What the waits of one server share. */
+export class Listener {
+  readonly #server: Server;
+  readonly #changed: () => void;
+  readonly #channels = new Map<number, Channel>();
+  readonly #tickets = new Map<string, Ticket>();
+  #polling = -Infinity; // until when requests poll, because the user may not use channels
+  #followed: Ticket | undefined;
+  #timer: NodeJS.Timeout | undefined;
 
-  constructor(node: Node) {
-    this.connection = new Connection(node.open, node.name, ANSWER_MS, {
-      message: (channel, text) => {
-        const space = text.indexOf(" ");
-        if (space > 0) this.subscriptions.get(channel)?.waits.get(text.slice(space + 1))?.(text.slice(0, space));
-      },
-      unsubscribed: (channel) => {
-        // Not by this library: the slot has moved, or the node is a replica.
-        const subscription = this.subscriptions.get(channel);
-        this.subscriptions.delete(channel);
-        subscription?.lose();
-      },
-      ended: () => {
-        clearInterval(this.test);
-        for (const subscription of this.subscriptions.values()) subscription.lose();
-        this.subscriptions.clear();
-      },
-    });
+  /** `changed` is called when messages may have been missed. */
+  constructor(server: Server, changed: () => void) {
+    this.#server = server;
+    this.#changed = changed;
   }
 
-  get alive(): boolean { return this.connection.alive; }
-
-  /** Returns when the server has confirmed it. An error of the server is thrown. */
-  async subscribe(subscription: Subscription, until: number): Promise<void> {
-    this.subscriptions.set(subscription.name, subscription);
-    try {
-      await this.connection.subscribe(subscription.name, until);
-    } catch (error) {
-      this.subscriptions.delete(subscription.name);
-      if (error instanceof NoAnswer) this.fail();
-      throw error;
+  /** The name of the channel for a key, if there is one. With `open` it subscribes to one, which then is new. */
+  channel(key: string, open: boolean): {name: string | undefined; isNew: boolean} {
+    const slot = this.#slot(key);
+    let channel = this.#channels.get(slot);
+    if (monotonic() < this.#polling || (!channel && !open)) return {name: undefined, isNew: false};
+    if (channel) {
+      channel.used = monotonic();
+      return {name: channel.name, isNew: false};
     }
+    channel = {slot, name: this.#name(slot, key), since: monotonic(), used: monotonic(), stop() {}};
+    this.#channels.set(slot, channel);
+    const made = channel;
+    made.stop = this.#server.transport.listen(made.name, (payload) => this.#deliver(payload), () => this.#again(made));
+    this.#timer ??= setTimeout(() => this.#rest(), IDLE_MS).unref();
+    return {name: made.name, isNew: true};
   }
 
-  unsubscribe(subscription: Subscription): void {
-    subscription.alive = false;
-    if (this.subscriptions.delete(subscription.name)) this.connection.unsubscribe(subscription.name);
+  /** Keeps a channel open, where its end tells of another primary. */
+  follow(key: string): void {
+    this.#followed ??= this.ticket(key);
+    this.channel(key, true);
   }
 
-  fail(): void { this.connection.fail(new Error("the listening connection was lost")); }
-
-  /** A connection whose other end has vanished says nothing by itself. */
-  private ping(): void {
-    const isWaitedFor = [...this.subscriptions.values()].some(({waits}) => waits.size > 0);
-    if (isWaitedFor) this.connection.ask([["PING"]], Infinity).catch(() => this.fail());
-  }
-}
-
-/** The subscriptions of one `Locks`: one, or in a cluster one for each hash tag. */
-export class Listening {
-  private readonly listeners = new Map<Node, Listener>();
-  private readonly subscriptions = new Map<string | undefined, Subscription>();
-  private readonly subscribing = new Map<string | undefined, Promise<Subscription>>();
-  private tags = 0;
-  private closed = false;
-
-  constructor(private readonly servers: Servers) {}
-
-  /** A tag that names one request. */
-  newTag(): string { return `${++this.tags}`; }
-
-  /** The subscription for a key, when there is one. */
-  present(key: Key): Subscription | undefined {
-    const subscription = this.subscriptions.get(this.servers.channelTag(key));
-    return subscription?.alive ? subscription : undefined;
+  unfollow(): void {
+    if (this.#followed) this.forget(this.#followed);
+    this.#followed = undefined;
   }
 
-  /** The subscription for a key; it is made when there is none. Errors of the server are thrown. */
-  async subscribe(key: Key, until: number): Promise<Subscription> {
-    const hashTag = this.servers.channelTag(key);
-    const present = this.present(key);
-    if (present !== undefined) return present;
-    let subscribing = this.subscribing.get(hashTag);
-    if (subscribing === undefined) {
-      subscribing = this.made(key, hashTag, now() + 2 * ANSWER_MS).finally(() => this.subscribing.delete(hashTag));
-      this.subscribing.set(hashTag, subscribing);
+  ticket(key: string): Ticket {
+    const ticket = new Ticket(this.#slot(key));
+    this.#tickets.set(ticket.tag, ticket);
+    return ticket;
+  }
+
+  forget({tag}: Ticket): void { this.#tickets.delete(tag); }
+
+  /** Notes that a request was refused because of its channel, and tells whether the user may not use it. */
+  failed(key: string, error: unknown): boolean {
+    const isDenied = codeOf(error) === "NOPERM" && (error as Error).message.includes("channel");
+    if (!isDenied && codeOf(error) !== "NOSUBSCRIBER") return false;
+    const channel = this.#channels.get(this.#slot(key));
+    if (!channel) return isDenied;
+    const isInVain = isDenied || (channel.since !== undefined && monotonic() - channel.since > TRIAL_MS);
+    if (isInVain) {
+      this.#polling = monotonic() + POLL_FOR_MS;
+      this.#server.reporter.polls(error);
     }
-    // It is also for others, whose limits are later.
-    return within(subscribing, until - now(), () => { throw new NoAnswer("there was no subscription within the time", true); });
+    if (isInVain || channel.since === undefined) { // in the last case the server that has the key is another one
+      this.#channels.delete(channel.slot);
+      channel.stop();
+    }
+    return isDenied;
   }
 
-  /** Ends the connections for good. All that wait there are told. */
+  /** Ends all subscriptions. */
   close(): void {
-    this.closed = true;
-    for (const listener of this.listeners.values()) listener.fail();
+    for (const channel of this.#channels.values()) channel.stop();
+    this.#channels.clear();
   }
 
-  /** In a cluster there may be as many channels as locks: those where nobody waits are left. */
-  private unused(subscription: Subscription, hashTag: string | undefined): void {
-    if (hashTag === undefined || this.subscriptions.get(hashTag) !== subscription) return;
-    this.subscriptions.delete(hashTag);
-    subscription.listener.unsubscribe(subscription);
+  /** Closes the channels that nobody uses. */
+  #rest(): void {
+    const slots = new Set([...this.#tickets.values()].map(({slot}) => slot));
+    for (const channel of this.#channels.values()) {
+      if (slots.has(channel.slot) || monotonic() - channel.used < IDLE_MS) continue;
+      this.#channels.delete(channel.slot);
+      channel.stop();
+    }
+    this.#timer = this.#channels.size > 0 ? setTimeout(() => this.#rest(), IDLE_MS).unref() : undefined;
   }
 
-  private async made(key: Key, hashTag: string | undefined, until: number): Promise<Subscription> {
-    const random = `waits:${newToken()}`;
-    const name = hashTag === undefined ? random : `{${hashTag}}.${random}`;
-    const {node} = await this.servers.placeOf(key, until);
-    if (this.closed) throw new ClosedError();
-    let listener = this.listeners.get(node);
-    if (!listener?.alive) {
-      listener = new Listener(node);
-      this.listeners.set(node, listener);
+  /** Has all requests of a channel sent again. */
+  #again(channel: Channel): void {
+    const wasUp = channel.since === undefined;
+    channel.since = undefined;
+    for (const ticket of this.#tickets.values()) {
+      if (ticket.slot === channel.slot) ticket.put("again");
     }
-    try {
-      const subscription = new Subscription(name, listener, (unused) => this.unused(unused, hashTag));
-      await listener.subscribe(subscription, until);
-      this.subscriptions.set(hashTag, subscription);
-      setImmediate(() => subscription.look()); // those who asked for it may have given up meanwhile
-      return subscription;
-    } catch (error) {
-      if (this.servers.redirected(key, error) !== undefined) {
-        throw new NoAnswer("the slot is served by another node", true, error);
-      }
-      if (error instanceof NoAnswer) this.servers.doubt();
-      throw error;
+    if (wasUp) this.#changed();
+  }
+
+  /** Others may send to the channel: a tag that is not known is ignored. */
+  #deliver(payload: string): void {
+    const {tag, ...message} = readMessage(payload);
+    this.#tickets.get(tag)?.put(message);
+  }
+
+  /** The slot of a key, and 0 without a cluster. */
+  #slot(key: string): number { return this.#server.transport.topology.isCluster ? slotOf(key) : 0; }
+
+  /** A new channel in the slot of the key. */
+  #name(slot: number, key: string): string {
+    if (!this.#server.transport.topology.isCluster) return `waits:${draw()}`;
+    let tag = hashTag(key);
+    for (let n = 0; tag.includes("}"); n++) { // no name has this as its hash tag
+      if (slotOf(String(n)) === slot) tag = String(n);
     }
+    return `{${tag}}.waits:${draw()}`;
   }
 }

@@ -1,115 +1,143 @@
-// `Request`: what is wanted, and how a program gets it from an `Acquirer`: from `Locks` or from `Quorum`.
+// What is wanted: keys, a mode and options.
 
-import {outcomeOf} from "./answers.js";
-import {now} from "./clock.js";
-import type {Key, Mode} from "./commands.js";
-import {ClosedError} from "./errors.js";
-import type {AnyHold} from "./hold.js";
-import {Wanted, optionsOf, type CallOptions, type HoldOptions, type ReadOptions, type RequestOptions} from "./options.js";
-import type {Shared} from "./shared.js";
-import type {Stop} from "./stop.js";
+import type {Grant} from "./acquisition.js";
+import {monotonic} from "./clock.js";
+import {ClosedError, LostError, NotHeldError, SlockError, TimedOutError} from "./errors.js";
+import type {Hold, Keeper, Keeping} from "./hold.js";
+import {HeldLock} from "./mode.js";
+import {check, requestSettings, type Mode, type ReadOptions, type RequestOptions, type RequestSettings} from "./options.js";
+import type {Owner} from "./protocol.js";
+import {Stop} from "./stop.js";
 
-/** What `Locks` and `Quorum` have in common: a program can take either. */
-export abstract class Acquirer<H extends AnyHold> implements AsyncDisposable {
-  /** Acquisitions under way are noted there. */
-  protected readonly shared: Shared;
-  private readonly limit: number | undefined;
-  private readonly defaults: RequestOptions;
+/** Ends a call. It then rejects with the reason of the signal, and leaves neither a hold nor a place in the queue. */
+export interface Cancellation { readonly signal?: AbortSignal | undefined }
 
-  /** `options`: of requests, as far as they do not say otherwise. */
-  constructor(private readonly shareds: readonly Shared[], options: ReadOptions) {
-    optionsOf(options);
-    this.shared = shareds[0]!;
-    const {limit, ...defaults} = options;
-    this.limit = limit;
-    this.defaults = defaults;
-  }
-
-  /** A request to be the only one that holds a key, or all of several keys. It sends nothing. */
-  write(keys: Key | readonly Key[], options?: RequestOptions): Request<H> {
-    return new Request(this, this.wanted(keys, "write", options));
-  }
-
-  /** A request to hold keys together with other readers: with `limit`, with so many at most. It sends nothing. */
-  read(keys: Key | readonly Key[], options?: ReadOptions): Request<H> {
-    return new Request(this, this.wanted(keys, "read", options));
-  }
-
+/** Keys, a mode and options. It may be used many times, also at once. */
+export interface Request<Options extends RequestOptions = RequestOptions> {
+  /** The request with further options. */
+  with(options: Options): Request<Options>;
   /**
-   * The hold that another process took with `token` and handed over. It is renewed from now on. `NotHeldError` when the
-   * token does not hold all keys in this mode.
+   * Waits until the lock is granted. Rejects with `TimedOutError` after `waitMs`, and with `NoAnswerError` if no reply comes
+   * from the server: after `retryForMs` if there never was one, else after `retryWaitForMs`. A quorum polls, and rejects with
+   * `QuorumMissedError` if neither a majority of nodes granted nor a majority refused.
    */
-  abstract adopt(keys: Key | readonly Key[], token: string, mode: Mode, options?: HoldOptions): Promise<H>;
-
-  /** Releases what `token` holds, in whichever mode: how many keys it held, of a quorum how many nodes released some. */
-  abstract release(keys: Key | readonly Key[], token: string): Promise<number>;
-
+  acquire(options?: Cancellation): Promise<Hold>;
+  /** Sends the request once. Undefined means that others hold the lock or wait for it. */
+  tryAcquire(options?: Cancellation): Promise<Hold | undefined>;
   /**
-   * Stops renewing and closes the connections. Acquisitions that wait end with `ClosedError`. It releases nothing: holds
-   * end at their ttl. The client that was given stays as it is.
+   * Acquires, runs the work, and releases. The signal of the work is aborted when the hold is lost, and when that of the call
+   * is. The call waits for the work to end. If the hold was lost it rejects with `LostError`, whose cause is the work's error
+   * if there is one. A release that fails is no error of finished work.
    */
-  async close(): Promise<void> { await Promise.all(this.shareds.map((shared) => shared.close())); }
+  run<T>(work: (signal: AbortSignal, hold: Hold) => T | Promise<T>, options?: Cancellation): Promise<T>;
+  /** Makes a hold from an owner token that another process took and detached. Rejects with `NotHeldError` if it does not hold all. */
+  adopt(token: string): Promise<Hold>;
+}
 
-  async [Symbol.asyncDispose](): Promise<void> { await this.close(); }
+/** What a backend gives for a request. */
+export interface Granted {
+  readonly keeper: Keeper;
+  readonly owner: Owner;
+  readonly grant: Grant;
+}
 
-  /** One use of a request: a hold; nothing when it was refused and asks once. Else it leaves nothing behind. */
-  protected abstract attempt(wanted: Wanted, once: boolean, stop: Stop, began: number): Promise<H | undefined>;
+/** What carries requests out: a server, or a quorum. */
+export interface Backend {
+  /** Undefined: others have the lock, and the request is sent only once. */
+  acquire(request: LockRequest, stop: Stop, isTry: boolean): Promise<Granted | undefined>;
+  adopt(request: LockRequest): Promise<Granted>;
+  /** On how many keys, or on how many nodes, it released what the token holds. */
+  release(request: LockRequest): Promise<number>;
+  /** Throws what is wrong with a request. */
+  check?(request: LockRequest): void;
+  /** The part of a ttl that counts for the validity. */
+  counted?(ttlMs: number): number;
+}
 
-  protected wanted(keys: Key | readonly Key[], mode: Mode, options?: ReadOptions): Wanted {
-    const limit = mode === "read" ? this.limit : undefined;
-    return new Wanted(keys, mode, optionsOf(this.defaults, {limit}, options));
+/** The Locks of a request. */
+export interface Requesting extends Keeping {
+  readonly backend: Backend;
+  watch(hold: HeldLock): void;
+}
+
+export class LockRequest implements Request<ReadOptions> {
+  constructor(
+    readonly locks: Requesting, readonly keys: readonly string[], readonly mode: Mode, readonly settings: RequestSettings,
+  ) {}
+
+  with(options: ReadOptions): LockRequest {
+    return new LockRequest(this.locks, this.keys, this.mode, requestSettings(this.settings, options));
   }
 
-  /** The same, told to the hooks. For `Request`. */
-  async acquired(wanted: Wanted, once: boolean, signal: AbortSignal | undefined): Promise<H | undefined> {
-    const {shared} = this;
-    const began = now();
-    let stop: Stop | undefined;
-    let outcome = "granted";
+  async acquire({signal}: Cancellation = {}): Promise<Hold> { return (await this.#acquire(false, signal))!; }
+
+  tryAcquire({signal}: Cancellation = {}): Promise<Hold | undefined> { return this.#acquire(true, signal); }
+
+  async run<T>(work: (signal: AbortSignal, hold: Hold) => T | Promise<T>, {signal}: Cancellation = {}): Promise<T> {
+    const hold = (await this.#acquire(false, signal))!;
+    const ends = signal ? AbortSignal.any([hold.signal, signal]) : hold.signal;
+    let failed: {error: unknown} | undefined;
+    let result: T;
     try {
-      stop = shared.begin(signal);
-      stop.check();
-      const hold = await this.attempt(wanted, once, stop, began);
-      if (hold === undefined) outcome = "refused";
-      return hold;
+      result = await work(ends, hold);
     } catch (error) {
-      outcome = outcomeOf(error, Boolean(stop?.stopped) && !(error instanceof ClosedError));
+      failed = {error};
+    }
+    const loss = hold.wasLeft ? undefined : await hold.release().then(() => undefined, (error: unknown) => error);
+    if (loss instanceof LostError) {
+      // What says only that the signal was aborted adds nothing.
+      const isOwn = failed && failed.error !== ends.reason && (failed.error as Error | undefined)?.name !== "AbortError";
+      throw isOwn ? new LostError(loss.keys, loss.reason, failed!.error) : loss;
+    }
+    if (failed) throw failed.error;
+    return result!;
+  }
+
+  async adopt(token: string): Promise<Hold> {
+    const request = this.with({token});
+    request.check();
+    return request.#hold(await this.locks.backend.adopt(request));
+  }
+
+  /** Throws what is wrong, before anything is sent. */
+  check(): void {
+    if (this.locks.isClosed) throw new ClosedError();
+    check(this.keys, this.mode, this.settings);
+    this.locks.backend.check?.(this);
+  }
+
+  async #acquire(isTry: boolean, signal: AbortSignal | undefined): Promise<HeldLock | undefined> {
+    this.check();
+    const {locks, settings} = this;
+    const label = settings.label ?? this.keys[0]!;
+    const began = monotonic();
+    const stop = new Stop(locks.running, signal);
+    let granted: Granted | undefined;
+    try {
+      granted = await locks.backend.acquire(this, stop, isTry);
+    } catch (error) {
+      locks.reporter.tell("waited", label, monotonic() - began, outcomeOf(error, stop));
       throw error;
     } finally {
-      if (stop) shared.end(stop);
-      shared.reporter.waited(wanted.label, began, outcome);
+      stop.done();
     }
+    locks.reporter.tell("waited", label, monotonic() - began, granted ? "granted" : "refused");
+    return granted && this.#hold(granted);
+  }
+
+  #hold({keeper, owner, grant}: Granted): HeldLock {
+    const hold = new HeldLock(this.locks, keeper, owner, this.settings, this.mode, grant);
+    this.locks.watch(hold);
+    return hold;
   }
 }
 
-/** Keys, a mode and options. Making one sends nothing. It can be used many times, also at once. */
-export class Request<H extends AnyHold> {
-  constructor(private readonly locks: Acquirer<H>, private readonly wanted: Wanted) {}
+/** The error of a token that does not hold the keys. */
+export const notHeld = ({keys, mode}: {readonly keys: readonly string[]; readonly mode: Mode}): NotHeldError =>
+  new NotHeldError(`the owner token does not hold the lock for ${mode}`, keys);
 
-  /**
-   * Waits until the lock is granted, at most for `waitMs`. `TimedOutError` when the wait is over, or when no server
-   * answers for `retryForMs`; else as the servers say. An aborted signal leaves neither a hold nor a request.
-   */
-  acquire({signal}: CallOptions = {}): Promise<H> {
-    return this.locks.acquired(this.wanted, false, signal) as Promise<H>;
-  }
-
-  /** Asks once. Nothing when the lock is not free. Errors as those of `acquire`. */
-  tryAcquire({signal}: CallOptions = {}): Promise<H | undefined> {
-    return this.locks.acquired(this.wanted, true, signal);
-  }
-
-  /**
-   * Acquires, does `work`, and releases. The signal of the work is aborted when the hold is lost: then it is `LostError`
-   * once the work has ended. The signal given ends the wait, and is passed on to the work. Work that is done is a success,
-   * even if the release fails.
-   */
-  async run<T>(work: (signal: AbortSignal, hold: H) => Promise<T> | T, options: CallOptions = {}): Promise<T> {
-    const hold = await this.acquire(options);
-    try {
-      return await hold.run(work, options);
-    } finally {
-      await hold.release().catch(() => {}); // it has been logged and told to the hook
-    }
-  }
+function outcomeOf(error: unknown, stop: Stop): string {
+  if (error instanceof TimedOutError) return "timed out";
+  if (error instanceof SlockError) return error.name.replace(/Error$/, "");
+  return stop.isCancelled ? "cancelled" : "Other";
 }
