@@ -170,9 +170,8 @@ class Play:
         key = step["of"]
         self._command({"command": ["SLOCK.MUNLOCK", 1, key, "other"], "expect": 1})
         outcome = self._await({"await": step["handoff"], **step})
-        self._info(
-            {"info": key, "expect": {"fence": outcome if isinstance(outcome, int) else outcome["fence"]}}
-        )
+        fence = outcome["fence"] if isinstance(outcome, dict) else outcome
+        self._info({"info": key, "expect": {"fence": fence}})
 
     def _judge(self, step: Step, outcome: Any) -> None:
         """Compares an answer or an error with what the step expects, and notes an answer."""
@@ -269,10 +268,10 @@ class Play:
 
     def _valid(self, step: Step) -> None:
         """The library must not think that the hold is valid for longer than the server does."""
-        name, hold = step.get("on", "main"), self._names[step["valid"]]
         before = time.monotonic()
-        state = self.agent.ask("state", hold=hold)
-        pttl = self.world.call(name, "SLOCK.PTTL", step["key"], state["token"])
+        state = self.agent.ask("state", hold=self._names[step["valid"]])
+        info = info_of(self.world.call("main", "SLOCK.INFO", step["key"], "FULL"))
+        [pttl] = [one["pttl"] for one in info["holders"] if one["token"] == state["token"]]
         # The server was asked later: what it says was more by that time, which is at most this.
         between = (time.monotonic() - before) * 1000
         assert not state["lost"] and 0 < state["remaining_ms"] <= pttl + between + 1, (state, pttl, between)

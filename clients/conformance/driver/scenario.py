@@ -17,7 +17,7 @@ Step = dict[str, Any]
 
 
 # Commands that the memory transport of a library knows.
-_MEMORY = re.compile(r"DEL|SLOCK\.(LOCK|RLOCK|MLOCK|MRLOCK|UNLOCK|RUNLOCK|MUNLOCK|PTTL|INFO|CANCEL)")
+_MEMORY = re.compile(r"DEL|SLOCK\.(LOCK|RLOCK|MLOCK|MRLOCK|UNLOCK|RUNLOCK|MUNLOCK|INFO|CANCEL)")
 _MEMORY_STEPS = {"op", "await", "cancel", "handoff", "pending", "command", "info", "valid", "repeat"}
 
 
