@@ -4,8 +4,8 @@
 import {monotonic} from "./clock.js";
 import {ReplyError, SilentError, UnusableError, type Call, type Reply, type Topology, type Transport} from "./transport.js";
 
-/** How long a reply over the program's client is waited for before the command is sent over a duplicate, in ms. */
-const PROGRAM_MS = 500;
+/** How long a reply over the program's client is waited for before the command is sent over a duplicate too, in ms. */
+const PROGRAM_MS = 400;
 /** How long the program's client is left alone after that. Then one command tries it. */
 const SUSPECT_MS = 1_000;
 /** How long a duplicate may owe replies, or the confirmation of a subscription, before another one takes its place. */
@@ -82,15 +82,20 @@ export class ClientTransport implements Transport {
     const {program} = this.#base;
     if (!program.isOpen) throw new UnusableError("the client is closed, or was never connected");
     if (call.then) return this.#waiting.reduce((one, other) => (other.busy < one.busy ? other : one)).call(call, limitMs);
-    if (call.reserved || !program.isReady || this.#isSuspect()) return this.#reserved.call(call, limitMs);
-    try {
+    let isRepeated = false;
+    const until = monotonic() + limitMs;
+    if (!call.reserved && program.isReady && !this.#isSuspect()) {
       const sent = replyTo(program, call, this.#base.repeatsAfterMs);
       sent.then(() => (this.#suspectUntil = 0), () => {}); // also if it comes late
-      return await within(sent, Math.min(limitMs, PROGRAM_MS));
-    } catch (error) {
-      this.#suspectUntil = monotonic() + SUSPECT_MS;
-      throw error;
+      try {
+        return await within(sent, Math.min(limitMs / 2, PROGRAM_MS));
+      } catch {
+        this.#suspectUntil = monotonic() + SUSPECT_MS;
+        isRepeated = true;
+      }
     }
+    const reply = await this.#reserved.call(call, until - monotonic());
+    return isRepeated ? {...reply, isRepeated} : reply;
   }
 
   listen(channel: string, heard: (payload: string) => void, changed: () => void): () => void {

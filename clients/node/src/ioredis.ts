@@ -47,7 +47,11 @@ function duplicateOf(client: IoredisClient, isSentinel: boolean): {made: Any; pr
 /** Closes a duplicate. One that has ended would start a timer. */
 const close = (client: Any): void => { if (client.status !== "end" && client.status !== "close") client.disconnect(); };
 
-const isReady = ({status}: {readonly status: string}): boolean => status === "ready" || status === "wait"; // the latter connects when it is used
+/** Whether it is connected. A lazy one connects when it is used. */
+function isReady(client: Any): boolean {
+  if (client.status === "wait") client.connect().catch(nothing);
+  return client.status === "ready";
+}
 
 const call = (client: Any, [name, ...words]: readonly string[]): Promise<unknown> => client.call(name, ...words);
 

@@ -107,7 +107,7 @@ export class MemoryServer implements Transport {
   #execute(name: string, words: readonly string[]): unknown {
     const [key = ""] = words;
     if (name === "WAIT") return 0; // there are no replicas
-    if (name === "DEL") return Number(this.#locks.delete(key));
+    if (name === "DEL") return words.filter((one) => this.#locks.delete(one)).length;
     if (name === "QUEUES") return this.#queues();
     if (name === "INFO") return this.#info(key);
     if (name === "PTTL") return Math.ceil((this.#locks.get(key)?.holders.get(words[1]!)?.deadline ?? Date.now() - 2) - Date.now());
