@@ -35,6 +35,9 @@ interface Waiter {
 /** How many arguments an option has. */
 const OPTIONS: Record<string, number> = {META: 1, LIMIT: 1, WAIT: 1, NOTIFY: 2, XX: 0, GT: 0, FENCE: 1, REFUSE: 1, FULL: 0, COUNT: 1};
 
+/** The longest ttl, as by default. */
+const MOST_TTL_MS = 86_400_000;
+
 const error = (text: string): never => { throw new ReplyError(text); };
 
 /**
@@ -330,7 +333,7 @@ function parse(name: string, words: readonly string[]): Wanted {
   const token = rest.shift() ?? error("ERR wrong number of arguments");
   const hasTtl = !name.endsWith("UNLOCK") && name !== "CANCEL";
   const ttl = hasTtl ? Number(rest.shift()) : 0;
-  if (hasTtl && !(ttl > 0)) error("ERR the ttl must be 1 or more");
+  if (hasTtl && !(ttl > 0 && ttl <= MOST_TTL_MS)) error(`ERR the ttl must be 1 to ${MOST_TTL_MS}`);
   const has = new Map<string, readonly string[]>();
   while (rest.length > 0) {
     const option = rest.shift()!.toUpperCase();

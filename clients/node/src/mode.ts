@@ -6,11 +6,14 @@ import {NoAnswerError, NotHeldError, TimedOutError, invalid} from "./errors.js";
 import {LiveHold, type Hold} from "./hold.js";
 import {check, requestSettings, type Mode} from "./options.js";
 import {REFUSE_MS} from "./protocol.js";
-import {Server, repeat, type Answer} from "./server.js";
+import {Server, noAnswer, repeat, type Answer} from "./server.js";
 import {Stop} from "./stop.js";
 import type {Call} from "./transport.js";
 
 export class HeldLock extends LiveHold implements Hold {
+  /** The end of the last change, if it was given up. */
+  #settled: Promise<unknown> = Promise.resolve();
+
   async upgrade({waitMs, signal}: Parameters<Hold["upgrade"]>[0] = {}): Promise<void> {
     const {minReplicas, replicaTimeoutMs} = this.wanted;
     const {request} = this.locks.settings;
@@ -41,33 +44,38 @@ export class HeldLock extends LiveHold implements Hold {
     });
   }
 
-  /** Runs a change, unless another one is open. If it is still open after that, it is settled in the background. */
+  /** Runs a change, unless another one is open. What is still open after that is settled in the background. */
   async #change(
     to: Mode, signal: AbortSignal | undefined,
     run: (server: Server, call: Call, stop: Stop) => Promise<{error: unknown; isOpen: boolean} | undefined>,
   ): Promise<void> {
-    const {keeper, isOpen: wasOpen} = this;
+    const {keeper} = this;
     if (!(keeper instanceof Server) || this.keys.length > 1) throw invalid("the mode changes for one key on one server");
     if (this.change) throw invalid("another change of the mode is open");
-    this.check();
     const stop = new Stop(this.locks.running, signal);
     this.change = stop;
-    this.isOpen = true;
-    const call = this.owner.change(to, this.ttlMs, this.fence);
-    const failed = await run(keeper, call, stop);
-    stop.done();
-    const problem = this.update(() => {
-      if (!failed) return;
-      if (!failed.isOpen) this.isOpen = wasOpen;
-      if (failed.error instanceof NotHeldError || String((failed.error as Error)?.message).startsWith("WRONGTYPE")) this.lose();
-    });
-    const settled = failed?.isOpen && !problem ? this.#settle(keeper, to, call).catch(() => {}) : Promise.resolve();
-    const done = settled.then(() => (this.change = undefined));
-    if (!failed?.isOpen) await done;
-    else if (failed.error instanceof TimedOutError) { // the server replies, so it is not for long
-      await Promise.race([done, new Promise((resolve) => setTimeout(resolve, LATE_REPLY_MS).unref())]);
+    try {
+      const {retryForMs} = this.locks.settings;
+      if (!(await within(this.#settled, retryForMs))) throw noAnswer(this.keys, retryForMs, undefined);
+      this.check();
+      const {isOpen: wasOpen, ttlMs, fence} = this;
+      this.isOpen = true;
+      const call = this.owner.change(to, ttlMs, fence);
+      const failed = await run(keeper, call, stop);
+      const problem = this.update(() => {
+        if (!failed) return;
+        if (!failed.isOpen) this.isOpen = wasOpen;
+        if (failed.error instanceof NotHeldError || String((failed.error as Error)?.message).startsWith("WRONGTYPE")) this.lose();
+      });
+      if (problem) throw problem;
+      if (failed?.isOpen) this.#settled = this.#settle(keeper, to, call).catch(() => {});
+      // If the server replies it is not for long.
+      if (failed?.isOpen && failed.error instanceof TimedOutError) await within(this.#settled, LATE_REPLY_MS);
+      if (failed) throw failed.error;
+    } finally {
+      stop.done();
+      this.change = undefined;
     }
-    if (problem ?? failed) throw problem ?? failed!.error;
   }
 
   /** Learns which mode a hold has whose change was given up. */
@@ -81,3 +89,12 @@ export class HeldLock extends LiveHold implements Hold {
     if (number > 0) this.update(() => this.grant(to, {fence: number, from: sent}));
   }
 }
+
+/** Whether a promise is settled within so many ms. */
+const within = (promise: Promise<unknown>, ms: number): Promise<boolean> => new Promise((resolve) => {
+  const timer = setTimeout(resolve, ms, false);
+  void promise.then(() => {
+    clearTimeout(timer);
+    resolve(true);
+  });
+});
