@@ -201,8 +201,12 @@ export function sentinelBase(sentinel: NodeRedisSentinel): Base {
     get isReady() { return one.isReady && one.getMasterNode() !== undefined; },
     async send(words, key) {
       await connected;
-      const reply = await one.sendCommand(false, words, PLAIN);
-      return key === "" ? [reply] : reply;
+      try {
+        const reply = await one.sendCommand(false, words, PLAIN);
+        return key === "" ? [reply] : reply;
+      } catch (error) { // of a type while it changes the primary
+        throw error instanceof TypeError ? new Error("the primary is not known yet", {cause: error}) : error;
+      }
     },
     close: () => void one.destroy().catch(nothing),
   });
