@@ -16,49 +16,42 @@ export interface NodeReply {
   readonly error?: unknown;
 }
 
-/** The base of all errors of this library. */
+/** The base of all errors of this library. The cause is the error of the Redis client library, if there is one. */
 export class SlockError extends Error {
   /** The keys of the request, without a prefix. */
   readonly keys: readonly string[];
-
-  constructor(text: string, keys: readonly string[] = [], cause?: unknown, more = "") {
-    const lock = keys.length > 0 ? ` (lock ${keys.join(", ")})` : "";
-    const why = cause === undefined || text.includes(textOf(cause)) ? "" : `: ${textOf(cause)}`;
-    super(`${text}${lock}${more}${why}`, cause === undefined ? {} : {cause});
-    this.name = new.target.name;
-    this.keys = keys;
-  }
-}
-
-/** The server replied, and others held the lock until the wait was over. */
-export class TimedOutError extends SlockError {
   /**
-   * Holders of a key, at most 10, when the wait was over. There are none if nobody held it by then, or if the user may
-   * not run SLOCK.INFO.
+   * Who held the lock when a wait was over, at most 10. There are none if nobody held it by then, or if the user may not run
+   * SLOCK.INFO.
    */
   readonly holders: readonly Holder[];
-  /** Of a quorum: what each node replied. */
+  /** Of a quorum: what each node replied, in the order of the clients. */
   readonly nodes: readonly NodeReply[];
 
-  constructor(text: string, keys: readonly string[], holders: readonly Holder[] = [], nodes: readonly NodeReply[] = []) {
+  constructor(
+    text: string, keys: readonly string[] = [],
+    {cause, holders = [], nodes = []}: {cause?: unknown; holders?: readonly Holder[]; nodes?: readonly NodeReply[]} = {},
+  ) {
+    const lock = keys.length > 0 ? ` (lock ${keys.join(", ")})` : "";
     const who = holders.map(({metadata, token}) => `${metadata} ${token}`.trim()).join(" and ");
-    super(text, keys, undefined, (who && `, held by ${who}`) + nodes.map(describe).join(""));
+    const why = cause === undefined || text.includes(textOf(cause)) ? "" : `: ${textOf(cause)}`;
+    super(`${text}${lock}${who && `, held by ${who}`}${why}${nodes.map(describe).join("")}`, cause === undefined ? {} : {cause});
+    this.name = new.target.name;
+    this.keys = keys;
     this.holders = holders;
     this.nodes = nodes;
   }
 }
 
-/** No reply came within the limit, or none that decides. The last error of the Redis client library is the cause. */
+/** The server replied, and others held the lock until the wait was over. */
+export class TimedOutError extends SlockError {}
+
+/** No reply came within the limit, or none that decides. */
 export class NoAnswerError extends SlockError {}
 
 /** The hold ended, and nobody released it through this library. Of an expired one the cause is the error of its last renewal. */
 export class LostError extends SlockError {
-  readonly reason: Reason;
-
-  constructor(keys: readonly string[], reason: Reason, cause?: unknown) {
-    super(`the lock was lost, ${reason}`, keys, cause);
-    this.reason = reason;
-  }
+  constructor(keys: readonly string[], readonly reason: Reason, cause?: unknown) { super(`the lock was lost, ${reason}`, keys, {cause}); }
 }
 
 /** The owner token does not hold all the keys, for example because the hold was released. */
@@ -77,14 +70,7 @@ export class QueueFullError extends SlockError {}
 export class RefusedError extends SlockError {}
 
 /** Neither a majority of the nodes of a quorum granted the lock, nor a majority refused it. */
-export class QuorumMissedError extends SlockError {
-  readonly nodes: readonly NodeReply[];
-
-  constructor(text: string, keys: readonly string[], nodes: readonly NodeReply[]) {
-    super(text, keys, undefined, nodes.map(describe).join(""));
-    this.nodes = nodes;
-  }
-}
+export class QuorumMissedError extends SlockError {}
 
 /** The lock was granted, but too few replicas acknowledged it. It has been released. */
 export class TooFewReplicasError extends SlockError {}
@@ -97,9 +83,8 @@ export class ClosedError extends SlockError {
   constructor() { super("the Locks has been closed"); }
 }
 
-function describe({node, granted, error}: NodeReply): string {
-  return `; ${node}: ${error === undefined ? (granted ? "granted" : "refused") : textOf(error)}`;
-}
+const describe = ({node, granted, error}: NodeReply): string =>
+  `; ${node}: ${error === undefined ? (granted ? "granted" : "refused") : textOf(error)}`;
 
 /** What an error says. An error of the system also says in words what happened. */
 export function textOf(error: unknown): string {
@@ -107,9 +92,11 @@ export function textOf(error: unknown): string {
   const [first] = (error as Partial<AggregateError>).errors ?? []; // of a name with several addresses
   if (!error.message && first) return textOf(first);
   const [, words] = getSystemErrorMap().get((error as NodeJS.ErrnoException).errno!) ?? [];
-  const text = error.message || error.name;
-  return words && !text.includes(words) ? `${text}: ${words}` : text;
+  return words && !error.message.includes(words) ? `${error.message}: ${words}` : error.message || error.name;
 }
+
+/** Whether the server said that a key is no lock: another type has replaced it. */
+export const isWrongType = (error: unknown): boolean => error instanceof Error && error.message.startsWith("WRONGTYPE");
 
 /** A duration for people. */
 export const duration = (ms: number): string => (ms < 1_000 ? `${Math.round(ms)}ms` : `${Math.round(ms) / 1_000}s`);

@@ -2,11 +2,11 @@
 
 import type {Grant} from "./acquisition.js";
 import {monotonic, now} from "./clock.js";
-import {ClosedError, LostError, NotHeldError, invalid, type Reason, type SlockError} from "./errors.js";
-import type {Reporter} from "./hooks.js";
-import {checkTtl, type Mode, type RequestSettings, type Settings} from "./options.js";
-import {codeOf, explain, type Owner} from "./protocol.js";
-import {repeat, type Answer, type Extension} from "./server.js";
+import {ClosedError, LostError, NotHeldError, isWrongType, textOf, type Reason, type SlockError} from "./errors.js";
+import {check, type Mode, type RequestSettings} from "./options.js";
+import {explain, type Owner} from "./protocol.js";
+import {repeat, type Answer} from "./server.js";
+import type {Keeper, LocksState, Remains} from "./state.js";
 import type {Stop} from "./stop.js";
 
 /** A lock that was granted. It is renewed until it is released, detached or lost. */
@@ -58,38 +58,6 @@ export interface Hold extends AsyncDisposable {
   downgrade(): Promise<void>;
 }
 
-/** Where a hold is kept: one server, or the nodes of a quorum. */
-export interface Keeper {
-  /** Sends one extension. The number of the answer is 0 if the hold is gone. */
-  extend(owner: Owner, extension: Extension, until: number): Promise<Answer>;
-  /** Releases, or has the hold end after a time, and tells whether it was there. */
-  end(owner: Owner, fence: number, afterMs: number): Promise<boolean>;
-  /** Releases in the background. */
-  endLater(owner: Owner, fence: number): void;
-  readonly fences?: readonly number[];
-}
-
-/** What the holds of one Locks share. */
-export interface Keeping {
-  readonly settings: Settings;
-  readonly reporter: Reporter;
-  readonly isClosed: boolean;
-  /** Calls that are under way. */
-  readonly running: Set<Stop>;
-  /** The part of a ttl that counts for the validity. */
-  counted(ttlMs: number): number;
-  /** The hold has ended. */
-  ended(hold: LiveHold): void;
-}
-
-/** What is left of a hold whose object is gone. */
-export interface Remains {
-  readonly keeper: Keeper;
-  readonly owner: Owner;
-  fence: number;
-  isOver: boolean;
-}
-
 /** How long a timer runs at most, in ms: timers stop while the machine sleeps, and the hold may be over when it wakes. */
 const LONGEST_TIMER_MS = 1_000;
 /** After which time a hold without `maxHoldMs` is worth a warning. */
@@ -99,54 +67,58 @@ const LONG_HOLD_MS = 3_600_000;
 export class LiveHold {
   mode: Mode;
   reason: Reason | undefined;
+  ttlMs: number;
   /** The server may have changed the mode and the fence: renewals name no fence. */
   isOpen = false;
   /** The change of mode that is under way. */
   change: Stop | undefined;
   readonly remains: Remains;
-  ttlMs: number;
+  readonly #self = new WeakRef(this);
   #state: "live" | "over" | "lost" = "live";
   readonly #granted: number;
-  #until = 0; // valid until then
+  /** Until when it is valid, and when its next renewal is due. */
+  #until = 0;
   #renewAt = 0;
-  #failed: unknown; // what the last renewal said, unless one has succeeded since
+  /** What the last renewal said, unless one has succeeded since. */
+  #failed: unknown;
   #isLong = false;
   #timer: NodeJS.Timeout | undefined;
   #controller: AbortController | undefined;
-  #turn: Promise<unknown> | undefined; // the commands that prolong the hold: one is under way at a time
-  readonly #self = new WeakRef(this);
+  /** The command under way that prolongs the hold: there is one at a time. */
+  #turn: Promise<unknown> | undefined;
 
   constructor(
-    readonly locks: Keeping, readonly keeper: Keeper, readonly owner: Owner, readonly wanted: RequestSettings, mode: Mode,
+    readonly locks: LocksState, readonly keeper: Keeper, readonly owner: Owner, readonly wanted: RequestSettings, mode: Mode,
     grant: Grant,
   ) {
     this.mode = mode;
-    this.remains = {keeper, owner, fence: grant.fence, isOver: false};
     this.ttlMs = wanted.ttlMs;
+    this.remains = {keeper, owner, fence: grant.fence, isRenewed: wanted.renew};
     this.#granted = grant.from;
     this.grant(mode, grant);
     this.#setTimer(now());
+    locks.began(this);
   }
 
   get token(): string { return this.owner.token; }
   get keys(): readonly string[] { return this.owner.names; }
   get metadata(): string { return this.wanted.metadata; }
+  get label(): string { return this.wanted.label ?? this.keys[0]!; }
   get fence(): number { return this.remains.fence; }
   get fences(): readonly number[] { return this.keeper.fences ?? [this.fence]; }
-  get remainingMs(): number { return this.#state === "live" ? Math.max(0, this.#until - now()) : 0; }
+  get remainingMs(): number { return this.isLive ? Math.max(0, this.#until - now()) : 0; }
   get lost(): boolean { return this.update() instanceof LostError; }
   get isLive(): boolean { return this.#state === "live"; }
   /** Whether the program released or detached it. */
   get wasLeft(): boolean { return this.#state === "over"; }
   get isRenewed(): boolean { return this.wanted.renew && !this.locks.isClosed; }
-  get label(): string { return this.wanted.label ?? this.keys[0]!; }
+  /** The fence that renewals name. */
+  get named(): number { return this.isOpen ? 0 : this.fence; }
 
   get signal(): AbortSignal {
-    if (!this.#controller) {
-      this.#controller = new AbortController();
-      const problem = this.update();
-      if (problem instanceof LostError) this.#controller.abort(problem);
-    }
+    this.#controller ??= new AbortController();
+    const problem = this.update();
+    if (problem instanceof LostError) this.#controller.abort(problem);
     return this.#controller.signal;
   }
 
@@ -156,47 +128,35 @@ export class LiveHold {
   }
 
   async extend(ttlMs: number): Promise<void> {
-    checkTtl(ttlMs);
-    if (this.locks.counted(ttlMs) <= 0) throw invalid(`the ttl must be above the drift, not ${ttlMs}`);
+    check(this.keys, "read", {...this.wanted, ttlMs}, this.locks.counted);
     if (this.locks.isClosed) throw new ClosedError();
-    await this.#inTurn(() => repeat(this.keys, this.locks.settings.retryForMs, (until) =>
-      this.#extend(Math.min(until, monotonic() + this.remainingMs), ttlMs)));
+    await this.#inTurn(() => repeat(this.keys, this.locks.settings.retryForMs, (until) => this.#extend(until, ttlMs)));
   }
 
-  /** Extends, because the primary may be another one, which has not all holds. */
-  confirm(): void { this.extend(this.wanted.ttlMs).catch(() => {}); }
+  /** Extends a hold that is renewed, because the primary may be another one, which has not all holds. */
+  confirm(): void { if (this.isRenewed) this.extend(this.wanted.ttlMs).catch(() => {}); }
 
   detach(): void { this.#finish(); }
 
   async release(): Promise<void> {
     this.#finish();
     const {reporter} = this.locks;
-    let wasHeld: boolean;
     try {
-      wasHeld = await this.keeper.end(this.owner, this.named, this.wanted.atLeastMs - (now() - this.#granted));
+      const wasHeld = await this.keeper.end(this.owner, this.named, this.wanted.atLeastMs - (now() - this.#granted));
+      if (wasHeld) return;
     } catch (error) {
-      reporter.releaseFailed(this.label, this.keys, error);
+      reporter.warn(`a release failed, and the lock ends by its ttl (lock ${this.keys.join(", ")}): ${textOf(error)}`);
+      reporter.tell("releaseFailed", this.label, error);
       throw error;
     }
-    if (wasHeld) return;
-    this.#lose("gone");
-    const loss = this.#problem() as LostError;
-    this.#controller?.abort(loss);
-    reporter.lost(this.label, loss);
-    throw loss;
+    this.lose("gone");
+    throw this.#tellLoss();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    if (this.#state === "over") return;
-    try {
-      await this.release();
-    } catch (error) {
-      if (error instanceof LostError) throw error; // else the work is done, and the lock ends by its ttl
-    }
+    // A release that fails is no error of finished work.
+    if (!this.wasLeft) await this.release().catch((error: unknown) => { if (error instanceof LostError) throw error; });
   }
-
-  /** The fence that renewals name. */
-  get named(): number { return this.isOpen ? 0 : this.fence; }
 
   /** Notes that the server gave the hold in a mode. */
   grant(mode: Mode, {fence, from}: Grant): void {
@@ -208,40 +168,43 @@ export class LiveHold {
 
   /** Changes a live hold, and does what follows if that ends it. Gives what is wrong with the hold after that. */
   update(change?: () => void): SlockError | undefined {
-    if (this.#state !== "live") return this.#problem();
+    if (!this.isLive) return this.#problem();
     const at = now();
-    if (at >= this.#granted + this.wanted.maxHoldMs) this.#lose("max hold");
-    else if (at >= this.#until) this.#lose(this.locks.isClosed ? "closed" : "expired");
+    if (at >= this.#granted + this.wanted.maxHoldMs) this.lose("max hold");
+    else if (at >= this.#until) this.lose(this.locks.isClosed ? "closed" : "expired");
     else change?.();
     if (this.isLive) {
       this.#setTimer(at);
       return undefined;
     }
     clearTimeout(this.#timer);
-    this.remains.isOver = true;
     this.change?.close();
-    this.locks.ended(this);
-    const problem = this.#problem();
-    if (problem instanceof LostError) {
-      this.#controller?.abort(problem);
+    this.locks.ended(this.remains);
+    if (this.reason) {
       this.keeper.endLater(this.owner, this.fence); // by the fence, because another hold of a token of the program's stays
-      this.locks.reporter.lost(this.label, problem);
+      this.#tellLoss();
     }
     this.locks.reporter.tell("held", this.label, at - this.#granted);
-    return problem;
+    return this.#problem();
   }
 
-  lose(): void { this.#lose("gone"); }
-
-  #lose(reason: Reason): void {
+  lose(reason: Reason): void {
     this.#state = "lost";
     this.reason = reason;
   }
 
   #problem(): SlockError | undefined {
     if (this.isLive) return undefined;
-    if (this.#state === "over") return new NotHeldError(`the owner token does not hold the lock for ${this.mode}`, this.keys);
-    return new LostError(this.keys, this.reason!, this.reason === "expired" ? this.#failed : undefined);
+    if (!this.reason) return new NotHeldError(`the owner token does not hold the lock for ${this.mode}`, this.keys);
+    return new LostError(this.keys, this.reason, this.reason === "expired" ? this.#failed : undefined);
+  }
+
+  #tellLoss(): LostError {
+    const loss = this.#problem() as LostError;
+    this.#controller?.abort(loss);
+    this.locks.reporter.warn(`${loss.message}${this.label === this.keys[0] ? "" : ` (label ${this.label})`}`);
+    this.locks.reporter.tell("lost", this.label, loss);
+    return loss;
   }
 
   /** Ends a live hold here, before anything is sent. */
@@ -262,28 +225,6 @@ export class LiveHold {
     this.#failed = undefined;
   }
 
-  /** Sends one extension to at least the ttl. What is wrong with the hold comes before another error. */
-  async #extend(until: number, ttlMs: number): Promise<void> {
-    this.check();
-    const extension = {ttlMs: Math.max(this.ttlMs, ttlMs), fence: this.named, wanted: this.wanted};
-    let answer: Answer | undefined;
-    let failed: unknown;
-    try {
-      answer = await this.keeper.extend(this.owner, extension, until);
-    } catch (error) {
-      failed = error;
-    }
-    const isGone = answer ? answer.number === 0 : codeOf(failed) === "WRONGTYPE"; // another type has replaced the lock
-    const problem = this.update(() => {
-      this.#renewAt = now() + this.ttlMs / 10;
-      if (!isGone && failed !== undefined) this.#failed = explain(failed, this.keys);
-      else if (!isGone) this.#lengthen(answer!.sent, extension.ttlMs);
-      else if (extension.fence === this.named) this.#lose("gone"); // else it was about another fence
-    });
-    if (problem) throw problem;
-    if (failed !== undefined && !isGone) throw failed;
-  }
-
   async #inTurn(work: () => Promise<unknown>): Promise<void> {
     while (this.#turn) await this.#turn;
     const done = work();
@@ -291,31 +232,43 @@ export class LiveHold {
     await done;
   }
 
+  /** Sends one extension to at least the ttl. What is wrong with the hold comes before another error. */
+  async #extend(until: number, ttlMs: number): Promise<void> {
+    this.check();
+    const extension = {ttlMs: Math.max(this.ttlMs, ttlMs), fence: this.named, wanted: this.wanted};
+    const answer: Answer | {error: unknown} = await this.keeper.extend(this.owner, extension, Math.min(until, monotonic() + this.remainingMs))
+      .catch((error: unknown) => (isWrongType(error) ? {number: 0, sent: 0} : {error}));
+    const problem = this.update(() => {
+      this.#renewAt = now() + this.ttlMs / 10;
+      if ("error" in answer) this.#failed = explain(answer.error, this.keys);
+      else if (answer.number > 0) this.#lengthen(answer.sent, extension.ttlMs);
+      else if (extension.fence === this.named) this.lose("gone"); // else it was about another fence
+    });
+    if (problem) throw problem;
+    if ("error" in answer) throw answer.error;
+  }
+
   /** Has the hold looked at when that is due next, if it is renewed or somebody would notice its end. */
   #setTimer(at: number): void {
-    if (this.#timer || (!this.wanted.renew && !this.#controller)) return;
+    if (this.#timer || !(this.wanted.renew || this.#controller)) return;
     const due = Math.min(this.#until, this.#granted + this.wanted.maxHoldMs, this.isRenewed ? this.#renewAt : Infinity);
-    // The timer does not keep the object, so that a hold to which the program has no reference is not renewed.
-    const self = this.#self;
+    const self = this.#self; // the timer does not keep the object
     this.#timer = setTimeout(() => self.deref()?.look(), Math.min(due - at, LONGEST_TIMER_MS)).unref();
   }
 
   /** Ends a hold whose time is over, and renews it if that is due. */
   look(): void {
     this.#timer = undefined;
+    const at = now();
     let isDue = false;
-    let isLong = false;
-    this.update(() => {
-      const at = now();
-      isDue = this.isRenewed && at >= this.#renewAt;
-      isLong = isDue && !this.#isLong && at - this.#granted > LONG_HOLD_MS && this.wanted.maxHoldMs === Infinity;
-      this.#isLong ||= isLong;
-    });
-    if (isLong) this.locks.reporter.heldLong(this.keys);
+    this.update(() => (isDue = this.isRenewed && at >= this.#renewAt));
     if (!isDue || this.#turn) return;
+    if (!this.#isLong && at - this.#granted > LONG_HOLD_MS && this.wanted.maxHoldMs === Infinity) {
+      this.#isLong = true;
+      this.locks.reporter.warn(`a lock is held for more than an hour, and has no maxHoldMs (lock ${this.keys.join(", ")})`);
+    }
     // A reply may be waited for in vain, so it is not waited for long.
-    const until = monotonic() + Math.min(this.ttlMs / 4, this.remainingMs);
-    this.#inTurn(() => this.#extend(until, this.ttlMs)).catch((error: unknown) => {
+    this.#inTurn(() => this.#extend(monotonic() + this.ttlMs / 4, this.ttlMs)).catch((error: unknown) => {
       if (this.isLive) this.locks.reporter.tell("renewalFailed", this.label, explain(error, this.keys));
     });
   }

@@ -29,63 +29,33 @@ const OUTAGE_MS = 1_000;
 
 /** Calls the hooks of one Locks. */
 export class Reporter {
-  readonly #hooks: Hooks;
-  #failing: number | undefined; // since when no reply comes
-  #isWarned = false;
+  /** Since when no reply comes; Infinity: that was a warning. */
+  #failingSince: number | undefined;
 
-  constructor(hooks: Hooks) { this.#hooks = hooks; }
+  constructor(readonly hooks: Hooks) {}
 
   tell<Name extends keyof Hooks>(name: Name, ...what: Parameters<NonNullable<Hooks[Name]>>): void {
     try {
-      (this.#hooks[name] as ((...what: unknown[]) => void) | undefined)?.call(this.#hooks, ...what);
+      (this.hooks[name] as ((...what: unknown[]) => void) | undefined)?.call(this.hooks, ...what);
     } catch (error) {
       process.emitWarning(`the hook ${name} failed: ${textOf(error)}`, "SlockWarning");
     }
   }
 
-  lost(label: string, loss: LostError): void {
-    this.warn(`${loss.message}${label === loss.keys[0] ? "" : ` (label ${label})`}`);
-    this.tell("lost", label, loss);
-  }
-
-  releaseFailed(label: string, keys: readonly string[], error: unknown): void {
-    this.warn(`a release failed, and the lock ends by its ttl (lock ${keys.join(", ")}): ${textOf(error)}`);
-    this.tell("releaseFailed", label, error);
-  }
-
-  /** Warns of a hold that nothing limits. */
-  heldLong(keys: readonly string[]): void {
-    this.warn(`a lock is held for more than an hour, and has no maxHoldMs (lock ${keys.join(", ")})`);
-  }
-
-  /** Warns of a hold that the program dropped. */
-  abandoned(keys: readonly string[]): void {
-    this.warn(`a hold was never released, and the program has no reference to it: it is released now (lock ${keys.join(", ")})`);
-  }
-
-  /** Warns that requests cannot wait in order. */
-  polls(error: unknown): void {
-    this.warn(`waits poll, and are not served in order, because the user may not use channels: ${textOf(error)}`);
+  warn(text: string): void {
+    if (this.hooks.warning) this.tell("warning", text);
+    else process.emitWarning(text, "SlockWarning");
   }
 
   /** Notes whether the server replied. */
   reached(error?: unknown): void {
     if (error === undefined) {
-      if (this.#failing === undefined) return;
-      this.#failing = undefined;
-      this.#isWarned = false;
+      this.#failingSince = undefined;
       return;
     }
-    this.#failing ??= monotonic();
-    const ms = monotonic() - this.#failing;
-    if (this.#isWarned || ms < OUTAGE_MS) return;
-    this.#isWarned = true;
+    const ms = monotonic() - (this.#failingSince ??= monotonic());
+    if (ms < OUTAGE_MS) return;
+    this.#failingSince = Infinity;
     this.warn(`no reply from the server for ${duration(ms)}: ${textOf(error)}`);
-  }
-
-  warn(text: string): void {
-    const hook = this.#hooks.warning;
-    if (hook) this.tell("warning", text);
-    else process.emitWarning(text, "SlockWarning");
   }
 }

@@ -1,16 +1,18 @@
 // Locks of the SLOCK module of Redis and Valkey. The README says how to use them.
 
 import {transportOf, type Client} from "./client.js";
-import {LockService, type Locks as LocksApi} from "./locks.js";
-import type {LocksOptions, QuorumOptions} from "./options.js";
-import {Quorum as QuorumBackend} from "./quorum.js";
+import {LockService, ServerBackend, type Locks as LocksApi} from "./locks.js";
+import {settingsOf, type LocksOptions, type QuorumOptions} from "./options.js";
+import {QuorumBackend} from "./quorum.js";
 
 /** What a program asks for locks. */
 export type Locks = LocksApi;
 
 /** Made once for a program, from its client. Options are the defaults of all requests, and those of the `Locks` itself. */
 export const Locks: new (client: Client, options?: LocksOptions) => Locks = class extends LockService {
-  constructor(client: Client, options: LocksOptions = {}) { super([transportOf(client)], options); }
+  constructor(client: Client, options: LocksOptions = {}) {
+    super([transportOf(client)], settingsOf(options, false), ([server]) => new ServerBackend(server!));
+  }
 };
 
 /**
@@ -19,7 +21,7 @@ export const Locks: new (client: Client, options?: LocksOptions) => Locks = clas
  */
 export const Quorum: new (clients: readonly Client[], options?: QuorumOptions) => Locks = class extends LockService {
   constructor(clients: readonly Client[], options: QuorumOptions = {}) {
-    super(clients.map(transportOf), options, (servers, settings) => new QuorumBackend(servers, settings));
+    super(clients.map(transportOf), settingsOf(options, true), (servers, settings) => new QuorumBackend(servers, settings));
   }
 };
 

@@ -3,153 +3,116 @@
 import type {Base, Line, Listening, Subscriber} from "./connections.js";
 import {slotOf} from "./protocol.js";
 
-/** What is used of a `Redis`. */
-export interface IoredisClient {
+/** A `Redis` or a `Cluster`. */
+export interface Ioredis {
   readonly status: string;
-  readonly options: object;
-  call(command: string, ...words: string[]): Promise<unknown>;
-  duplicate(override?: object): unknown;
+  call(...words: never[]): Promise<unknown>;
 }
 
-/** What is used of a `Cluster`. */
-export interface IoredisCluster {
-  readonly status: string;
-  readonly options: object;
-  /** The names of the nodes of each slot. */
-  readonly slots: readonly (readonly string[])[];
-  call(command: string, ...words: string[]): Promise<unknown>;
-  nodes(role?: "all" | "master" | "slave"): readonly IoredisClient[];
-  duplicate(nodes?: never[], options?: object): unknown;
-}
-
-// Duplicates are clients of ioredis as well, whose types differ between its versions.
+// The types differ between the kinds of clients and the versions.
 type Any = any;
 
 const nothing = (): void => {};
 
 /** Of a duplicate: it connects once, and has no time limit of its own. */
 const PLAIN = {
-  lazyConnect: false, retryStrategy: null, reconnectOnError: null, maxRetriesPerRequest: null, enableOfflineQueue: true,
-  enableAutoPipelining: false, commandTimeout: undefined, socketTimeout: undefined, keyPrefix: "", readOnly: false, monitor: false,
+  reconnectOnError: null, maxRetriesPerRequest: null, enableOfflineQueue: true, enableAutoPipelining: false, commandTimeout: undefined,
+  socketTimeout: undefined, keyPrefix: "", readOnly: false, monitor: false,
 };
-
 /** With Sentinels: it asks each once, and notices a failover. */
 const FAILOVER = {sentinelRetryStrategy: () => null, sentinelReconnectStrategy: () => 1_000, failoverDetector: true};
 
-/** A duplicate, which does not keep the process alive. `problem` tells its last error. */
-function duplicateOf(client: IoredisClient, isSentinel: boolean): {made: Any; problem: () => unknown} {
-  const made = client.duplicate({...PLAIN, ...(isSentinel && FAILOVER)}) as Any;
-  let last: unknown;
-  made.on("error", (error: unknown) => (last = error)).on("connect", () => made.stream?.unref?.());
-  return {made, problem: () => last};
+export function ioredisBase(client: Ioredis & Any): Base {
+  if (client.nodes) return clusterBase(client);
+  const {host = "localhost", port = 6379, path, name, sentinels, failoverDetector, keyPrefix, retryStrategy} = client.options;
+  const hasFailover = Boolean(sentinels);
+  const program = lineOf(client);
+  return {
+    topology: {name: hasFailover ? `the primary of ${name}` : (path ?? `${host}:${port}`), hasFailover, prefix: keyPrefix},
+    // A client that does not notice a failover stays with the former primary: then all goes over a duplicate.
+    program: hasFailover && !failoverDetector ? {...program, get isOpen() { return program.isOpen; }, isReady: false} : program,
+    repeatsAfterMs: repeatsAfterMs(retryStrategy),
+    ...duplicatesOf(() => client, hasFailover),
+  };
+}
+
+/** It repeats what had no reply on the next connection. */
+const repeatsAfterMs = (retryStrategy?: (times: number) => unknown): number => Math.min(50, Number(retryStrategy?.(1) ?? Infinity));
+
+function duplicatesOf(client: (place?: string) => Any, hasFailover = false): Pick<Base, "duplicate" | "subscriber"> {
+  const made = (place?: string): Any => {
+    const one = client(place).duplicate({...PLAIN, lazyConnect: false, retryStrategy: null, ...(hasFailover && FAILOVER)});
+    return one.on("connect", () => one.stream?.unref?.()); // it does not keep the process alive
+  };
+  return {
+    duplicate() {
+      const one = made();
+      const line = lineOf(one, () => problem);
+      let problem: unknown;
+      one.on("error", (error: unknown) => (problem = error));
+      return line;
+    },
+    subscriber({message, missed, ended}: Listening, place: string): Subscriber {
+      const one = made(place).on("end", ended).on("error", missed).on("moved", missed).on("smessage", message);
+      return {
+        subscribe: (channel) => one.ssubscribe(channel),
+        unsubscribe: (channel) => void one.sunsubscribe(channel).catch(nothing),
+        close: () => close(one),
+      };
+    },
+  };
 }
 
 /** Closes a duplicate. One that has ended would start a timer. */
 const close = (client: Any): void => { if (client.status !== "end" && client.status !== "close") client.disconnect(); };
 
-/** Whether it is connected. A lazy one connects when it is used. */
-function isReady(client: Any): boolean {
-  if (client.status === "wait") client.connect().catch(nothing);
-  return client.status === "ready";
-}
+/** `problem` is the last error of the connection. */
+const lineOf = (client: Any, problem?: () => unknown): Line => ({
+  get isOpen() { return client.status !== "end"; },
+  get isReady() {
+    if (client.status === "wait") client.connect().catch(nothing); // a lazy one
+    return client.status === "ready";
+  },
+  send: (words) => client.call(...words).catch((error: unknown) => {
+    // Of a connection that could not be made it only says that it is closed.
+    throw client.status === "end" || client.status === "close" ? (problem?.() ?? error) : error;
+  }),
+  close: () => close(client),
+});
 
-const call = (client: Any, [name, ...words]: readonly string[]): Promise<unknown> => client.call(name, ...words);
-
-function lineOf(client: Any, problem?: () => unknown): Line {
-  return {
-    get isOpen() { return client.status !== "end"; },
-    get isReady() { return isReady(client); },
+function clusterBase(cluster: Any): Base {
+  const nameOf = ({options: {host, port}}: Any): string => `${host}:${port}`;
+  const nodeNamed = (one: Any, name: string | undefined): Any => one.nodes("all").find((node: Any) => nameOf(node) === name);
+  // ioredis does not know the keys of the commands of modules, and would send them to any node.
+  const ownerOf = (one: Any, key: string): Any => nodeNamed(one, one.slots[slotOf(key)]?.[0]);
+  const line = (one: Any): Line => ({
+    get isOpen() { return lineOf(one).isOpen; },
+    get isReady() { return lineOf(one).isReady; },
     async send(words, key) {
+      if (key === "") return Promise.all(one.nodes("master").map((node: Any) => node.call(...words)));
       try {
-        const reply = await call(client, words);
-        return key === "" ? [reply] : reply;
-      } catch (error) {
-        // Of a connection that could not be made it only says that it is closed.
-        throw client.status === "end" || client.status === "close" ? (problem?.() ?? error) : error;
-      }
-    },
-    close: () => close(client),
-  };
-}
-
-function subscriberOf({made}: {made: Any}, {ready, message, missed, ended}: Listening): Subscriber {
-  made.on("ready", ready).on("end", ended).on("error", missed).on("moved", missed).on("smessage", message);
-  return {
-    subscribe: (channel) => made.ssubscribe(channel),
-    unsubscribe: (channel) => void made.sunsubscribe(channel).catch(nothing),
-    close: () => close(made),
-  };
-}
-
-export function ioredisBase(client: IoredisClient): Base {
-  const {host = "localhost", port = 6379, path, name, sentinels, failoverDetector, keyPrefix} = client.options as Any;
-  const isSentinel = Boolean(sentinels);
-  const program = lineOf(client);
-  return {
-    topology: {
-      name: isSentinel ? `the primary of ${name}` : (path ?? `${host}:${port}`), hasFailover: isSentinel, prefix: keyPrefix,
-    },
-    // A client that does not notice a failover stays with the former primary: then all goes over a duplicate.
-    program: isSentinel && !failoverDetector ? {...program, isReady: false, get isOpen() { return program.isOpen; }} : program,
-    repeatsAfterMs: 5, // when a connection was lost
-    duplicate() {
-      const {made, problem} = duplicateOf(client, isSentinel);
-      return lineOf(made, problem);
-    },
-    place: () => "",
-    subscriber: (_, listening) => subscriberOf(duplicateOf(client, isSentinel), listening),
-  };
-}
-
-const nameOf = (node: IoredisClient): string => {
-  const {host, port} = node.options as Any;
-  return `${host}:${port}`;
-};
-
-/** The node that has a slot, as far as the client knows. ioredis itself does not know the keys of the commands of modules. */
-const nodeOf = (cluster: IoredisCluster, key: string): Any => {
-  const [name] = cluster.slots[slotOf(key)] ?? [];
-  return name && cluster.nodes("all").find((node) => nameOf(node) === name);
-};
-
-export function ioredisClusterBase(cluster: IoredisCluster): Base {
-  const lineOfCluster = (one: Any): Line => ({
-    get isOpen() { return one.status !== "end"; },
-    get isReady() { return isReady(one); },
-    async send(words, key) {
-      if (key === "") return Promise.all(one.nodes("master").map((node: Any) => call(node, words)));
-      const node = nodeOf(one, key);
-      if (!node) return call(one, words); // any node redirects
-      try {
-        return await call(node, words);
+        const owner = ownerOf(one, key);
+        if (owner) return await owner.call(...words);
       } catch (error) {
         if (!/^(MOVED|ASK) /.test((error as Error).message)) throw error;
-        return call(one, words); // the client follows, and learns
       }
+      return one.call(...words); // it follows the redirection of any node, and learns
     },
-    sendTwo(words, then, key) {
-      const node = nodeOf(one, key) ?? one;
-      return [call(node, words), call(node, then)];
-    },
+    follow: (words, key) => (ownerOf(one, key) ?? one).call(...words),
     close: () => close(one),
   });
-  const {keyPrefix, redisOptions} = cluster.options as Any;
+  const {keyPrefix, redisOptions} = cluster.options;
   return {
     topology: {name: "the cluster", isCluster: true, prefix: keyPrefix ?? redisOptions?.keyPrefix},
-    program: lineOfCluster(cluster),
-    repeatsAfterMs: 5,
+    program: line(cluster),
+    repeatsAfterMs: 50, // when it follows a redirection
+    ...duplicatesOf((place) => nodeNamed(cluster, place) ?? cluster.nodes("master")[0]),
     duplicate() {
-      const {retryStrategy, lazyConnect, ...plain} = PLAIN;
-      const made = cluster.duplicate([], {
-        lazyConnect, keyPrefix: "", enableAutoPipelining: false, clusterRetryStrategy: () => null, redisOptions: plain,
-      }) as Any;
-      made.on("error", nothing);
-      return lineOfCluster(made);
+      const one = cluster.duplicate([], {
+        lazyConnect: false, keyPrefix: "", enableAutoPipelining: false, clusterRetryStrategy: () => null, redisOptions: PLAIN,
+      });
+      return line(one.on("error", nothing));
     },
     place: (channel) => cluster.slots[slotOf(channel)]?.[0] ?? "",
-    subscriber: (place, listening) => {
-      const node = cluster.nodes("all").find((one) => nameOf(one) === place) ?? cluster.nodes("master")[0]!;
-      return subscriberOf(duplicateOf(node, false), listening);
-    },
   };
 }

@@ -3,8 +3,8 @@
 
 import {monotonic} from "./clock.js";
 import {codeOf, draw, hashTag, readMessage, slotOf} from "./protocol.js";
-import type {Server} from "./server.js";
-import type {ReplyError} from "./transport.js";
+import type {Reporter} from "./hooks.js";
+import type {ReplyError, Transport} from "./transport.js";
 
 /** How long a channel may have no subscription on a server that replies, in ms. Then requests poll for a while. */
 const TRIAL_MS = 3_000;
@@ -18,35 +18,27 @@ export type Message = "again" | {readonly fence: number; readonly error?: ReplyE
 /** Receives the messages of one acquisition. */
 export class Ticket {
   readonly tag = draw();
-  #missed: Message | undefined;
-  #wake: (() => void) | undefined;
+  #message: Message | undefined;
+  #wake = (): void => {};
 
   constructor(readonly slot: number) {}
 
-  /** What came, or comes within so many ms. */
-  async next(ms: number): Promise<Message | undefined> {
-    if (this.#missed === undefined && ms > 0) {
-      await new Promise<void>((resolve) => {
-        const timer = setTimeout(resolve, ms);
-        this.#wake = () => {
-          clearTimeout(timer);
-          resolve();
-        };
-      });
-    }
-    const message = this.#missed;
-    this.#missed = this.#wake = undefined;
+  put(message: Message): void {
+    // What is there must not be lost to `again`; the request is sent anyway after that.
+    if (message !== "again" || this.#message === undefined) this.#message = message;
+    this.#wake();
+  }
+
+  /** Settles when there is a message. */
+  async heard(): Promise<void> {
+    if (this.#message === undefined) await new Promise<void>((resolve) => (this.#wake = resolve));
+  }
+
+  take(): Message | undefined {
+    const message = this.#message;
+    this.#message = undefined;
     return message;
   }
-
-  put(message: Message): void {
-    // A message that is there already must not be lost; after `again` the request is sent anyway.
-    if (message !== "again" || this.#missed === undefined) this.#missed = message;
-    this.#wake?.();
-  }
-
-  /** Ends the wait of `next`. */
-  leave(): void { this.#wake?.(); }
 }
 
 interface Channel {
@@ -55,52 +47,35 @@ interface Channel {
   stop(): void;
   /** Since when it has no subscription; undefined: it had one. */
   since: number | undefined;
-  /** When a request last used it. */
-  used: number;
+  usedAt: number;
 }
 
-/** What the waits of one server share. */
+/** What the waits at one server share. */
 export class Listener {
-  readonly #server: Server;
-  readonly #changed: () => void;
   readonly #channels = new Map<number, Channel>();
   readonly #tickets = new Map<string, Ticket>();
-  #polling = -Infinity; // until when requests poll, because the user may not use channels
+  /** Until when requests poll, because the user may not use channels. */
+  #pollUntil = -Infinity;
   #followed: Ticket | undefined;
   #timer: NodeJS.Timeout | undefined;
 
   /** `changed` is called when messages may have been missed. */
-  constructor(server: Server, changed: () => void) {
-    this.#server = server;
-    this.#changed = changed;
-  }
+  constructor(readonly transport: Transport, readonly reporter: Reporter, readonly changed: () => void) {}
 
   /** The name of the channel for a key, if there is one. With `open` it subscribes to one, which then is new. */
   channel(key: string, open: boolean): {name: string | undefined; isNew: boolean} {
     const slot = this.#slot(key);
+    const at = monotonic();
     let channel = this.#channels.get(slot);
-    if (monotonic() < this.#polling || (!channel && !open)) return {name: undefined, isNew: false};
-    if (channel) {
-      channel.used = monotonic();
-      return {name: channel.name, isNew: false};
+    const isNew = !channel && open && at >= this.#pollUntil;
+    if (isNew) {
+      const made: Channel = {slot, name: this.#name(slot, key), since: at, usedAt: at, stop() {}};
+      this.#channels.set(slot, channel = made);
+      made.stop = this.transport.listen(made.name, (payload) => this.#deliver(payload), () => this.#again(made));
+      this.#timer ??= setInterval(() => this.#rest(), IDLE_MS).unref();
     }
-    channel = {slot, name: this.#name(slot, key), since: monotonic(), used: monotonic(), stop() {}};
-    this.#channels.set(slot, channel);
-    const made = channel;
-    made.stop = this.#server.transport.listen(made.name, (payload) => this.#deliver(payload), () => this.#again(made));
-    this.#timer ??= setTimeout(() => this.#rest(), IDLE_MS).unref();
-    return {name: made.name, isNew: true};
-  }
-
-  /** Keeps a channel open, where its end tells of another primary. */
-  follow(key: string): void {
-    this.#followed ??= this.ticket(key);
-    this.channel(key, true);
-  }
-
-  unfollow(): void {
-    if (this.#followed) this.forget(this.#followed);
-    this.#followed = undefined;
+    if (channel) channel.usedAt = at;
+    return {name: at < this.#pollUntil ? undefined : channel?.name, isNew};
   }
 
   ticket(key: string): Ticket {
@@ -109,51 +84,60 @@ export class Listener {
     return ticket;
   }
 
-  forget({tag}: Ticket): void { this.#tickets.delete(tag); }
+  forget(ticket: Ticket | undefined): void { if (ticket) this.#tickets.delete(ticket.tag); }
+
+  /** Keeps a channel open, where its end tells of another primary, until it is called without a key. */
+  follow(key: string | undefined): void {
+    if (key === undefined) {
+      this.forget(this.#followed);
+      this.#followed = undefined;
+    } else {
+      this.#followed ??= this.ticket(key);
+      this.channel(key, true);
+    }
+  }
 
   /** Notes that a request was refused because of its channel, and tells whether the user may not use it. */
-  failed(key: string, error: unknown): boolean {
-    const isDenied = codeOf(error) === "NOPERM" && (error as Error).message.includes("channel");
-    if (!isDenied && codeOf(error) !== "NOSUBSCRIBER") return false;
+  failed(key: string, error: ReplyError): boolean {
+    const isDenied = codeOf(error) === "NOPERM" && error.message.includes("channel");
     const channel = this.#channels.get(this.#slot(key));
-    if (!channel) return isDenied;
+    if (!channel || !(isDenied || codeOf(error) === "NOSUBSCRIBER")) return isDenied;
     const isInVain = isDenied || (channel.since !== undefined && monotonic() - channel.since > TRIAL_MS);
     if (isInVain) {
-      this.#polling = monotonic() + POLL_FOR_MS;
-      this.#server.reporter.polls(error);
+      this.#pollUntil = monotonic() + POLL_FOR_MS;
+      this.reporter.warn(`waits poll, and are not served in order, because the user may not use channels: ${error.message}`);
     }
-    if (isInVain || channel.since === undefined) { // in the last case the server that has the key is another one
-      this.#channels.delete(channel.slot);
-      channel.stop();
-    }
+    if (isInVain || channel.since === undefined) this.#close(channel); // in the last case another server has the key
     return isDenied;
   }
 
   /** Ends all subscriptions. */
   close(): void {
-    for (const channel of this.#channels.values()) channel.stop();
-    this.#channels.clear();
+    for (const channel of this.#channels.values()) this.#close(channel);
+    clearInterval(this.#timer);
+    this.#timer = undefined;
+  }
+
+  #close(channel: Channel): void {
+    this.#channels.delete(channel.slot);
+    channel.stop();
   }
 
   /** Closes the channels that nobody uses. */
   #rest(): void {
     const slots = new Set([...this.#tickets.values()].map(({slot}) => slot));
     for (const channel of this.#channels.values()) {
-      if (slots.has(channel.slot) || monotonic() - channel.used < IDLE_MS) continue;
-      this.#channels.delete(channel.slot);
-      channel.stop();
+      if (!slots.has(channel.slot) && monotonic() - channel.usedAt >= IDLE_MS) this.#close(channel);
     }
-    this.#timer = this.#channels.size > 0 ? setTimeout(() => this.#rest(), IDLE_MS).unref() : undefined;
+    if (this.#channels.size === 0) this.close();
   }
 
   /** Has all requests of a channel sent again. */
   #again(channel: Channel): void {
     const wasUp = channel.since === undefined;
     channel.since = undefined;
-    for (const ticket of this.#tickets.values()) {
-      if (ticket.slot === channel.slot) ticket.put("again");
-    }
-    if (wasUp) this.#changed();
+    for (const ticket of this.#tickets.values()) if (ticket.slot === channel.slot) ticket.put("again");
+    if (wasUp) this.changed();
   }
 
   /** Others may send to the channel: a tag that is not known is ignored. */
@@ -163,15 +147,13 @@ export class Listener {
   }
 
   /** The slot of a key, and 0 without a cluster. */
-  #slot(key: string): number { return this.#server.transport.topology.isCluster ? slotOf(key) : 0; }
+  #slot(key: string): number { return this.transport.topology.isCluster ? slotOf(key) : 0; }
 
   /** A new channel in the slot of the key. */
   #name(slot: number, key: string): string {
-    if (!this.#server.transport.topology.isCluster) return `waits:${draw()}`;
+    if (!this.transport.topology.isCluster) return `waits:${draw()}`;
     let tag = hashTag(key);
-    for (let n = 0; tag.includes("}"); n++) { // no name has this as its hash tag
-      if (slotOf(String(n)) === slot) tag = String(n);
-    }
+    for (let n = 0; tag.includes("}"); n++) if (slotOf(String(n)) === slot) tag = String(n); // no name has this as its hash tag
     return `{${tag}}.waits:${draw()}`;
   }
 }

@@ -1,19 +1,17 @@
 // What a program makes once: it gives requests, and carries them out on one server or cluster.
 
-import {ServerAcquisition, counted} from "./acquisition.js";
+import {Acquisition, counted} from "./acquisition.js";
 import {monotonic} from "./clock.js";
 import {ClosedError, NotHeldError, WrongModeError, invalid} from "./errors.js";
-import type {LiveHold} from "./hold.js";
 import {Reporter} from "./hooks.js";
 import {lockInfo, queueInfos, type LockInfo, type QueueInfo} from "./info.js";
-import type {HeldLock} from "./mode.js";
-import {requestSettings, settingsOf, type QuorumOptions, type ReadOptions, type RequestOptions, type Settings} from "./options.js";
+import {requestSettings, type Mode, type ReadOptions, type RequestOptions, type Settings} from "./options.js";
 import {Owner} from "./protocol.js";
-import {LockRequest, notHeld, type Backend, type Request, type Requesting} from "./request.js";
+import {LockRequest, type Backend, type Request} from "./request.js";
 import {Server, repeat} from "./server.js";
+import {LocksState} from "./state.js";
 import type {Stop} from "./stop.js";
 import {ReplyError, type Transport} from "./transport.js";
-import {Watchdog} from "./watchdog.js";
 
 /** What a program asks for locks. */
 export interface Locks extends AsyncDisposable {
@@ -38,32 +36,23 @@ export interface Locks extends AsyncDisposable {
 }
 
 /** Locks over one transport, or over those of a quorum. */
-export class LockService implements Locks, Requesting {
-  readonly settings: Settings;
-  readonly reporter: Reporter;
-  readonly running = new Set<Stop>();
-  readonly servers: readonly Server[];
-  readonly backend: Backend;
-  isClosed = false;
-  readonly #watchdog: Watchdog;
+export class LockService implements Locks {
+  readonly #state: LocksState;
+  readonly #servers: readonly Server[];
+  readonly #backend: Backend;
 
-  constructor(transports: readonly Transport[], options: QuorumOptions, quorum?: (servers: readonly Server[], settings: Settings) => Backend) {
+  constructor(transports: readonly Transport[], given: Settings, backend: (servers: readonly Server[], settings: Settings) => Backend) {
     const [first, ...others] = transports.map(({topology}) => topology.prefix ?? "");
     if (others.some((prefix) => prefix !== first)) throw invalid("the clients of a quorum must have the same key prefix");
-    const settings = settingsOf(options, quorum !== undefined);
-    this.settings = {...settings, prefix: (first ?? "") + settings.prefix};
-    this.reporter = new Reporter(settings.hooks);
-    const confirm = (): void => this.#watchdog.renewed().forEach((hold) => hold.confirm());
-    this.servers = transports.map((transport) => new Server(
-      transport, this.settings, this.reporter, () => { if (transport.topology.hasFailover) confirm(); },
-    ));
-    this.#watchdog = new Watchdog(this.reporter, (key) => {
-      const [{listener, transport}] = this.servers as [Server];
-      if (!transport.topology.hasFailover) return;
-      if (key === undefined) listener.unfollow();
-      else listener.follow(key);
+    const settings = {...given, prefix: (first ?? "") + given.prefix};
+    const reporter = new Reporter(settings.hooks);
+    this.#servers = transports.map((transport) => new Server(transport, settings, reporter, () => {
+      if (transport.topology.hasFailover) for (const hold of this.#state.holds) hold.confirm();
+    }));
+    this.#backend = backend(this.#servers, settings);
+    this.#state = new LocksState(settings, reporter, this.#backend.counted, (key) => {
+      if (transports[0]!.topology.hasFailover) this.#servers[0]!.listener.follow(key);
     });
-    this.backend = quorum ? quorum(this.servers, this.settings) : new ServerBackend(this.servers[0]!);
   }
 
   write(keys: string | readonly string[], options: RequestOptions = {}): LockRequest { return this.#request("write", keys, options); }
@@ -72,72 +61,68 @@ export class LockService implements Locks, Requesting {
 
   async info(key: string): Promise<LockInfo> {
     this.read(key).check();
-    const name = this.settings.prefix + key;
+    const name = this.#state.settings.prefix + key;
     return lockInfo(await this.#query(name, ["SLOCK.INFO", name, "FULL", "COUNT", "0"]));
   }
 
   async queues(): Promise<QueueInfo[]> {
-    if (this.isClosed) throw new ClosedError();
-    return queueInfos(await this.#query("", ["SLOCK.QUEUES", "COUNT", "0"]) as unknown[], this.settings.prefix);
+    if (this.#state.isClosed) throw new ClosedError();
+    const reply = await this.#query("", ["SLOCK.QUEUES", "COUNT", "0"]);
+    return queueInfos(this.#servers[0]!.transport.topology.isCluster ? reply as unknown[] : [reply], this.#state.settings.prefix);
   }
 
   async release(keys: string | readonly string[], token: string): Promise<number> {
     const request = this.read(keys, {token});
     request.check();
-    return this.backend.release(request);
+    return this.#backend.release(request);
   }
 
   async close({release = false}: {readonly release?: boolean | undefined} = {}): Promise<void> {
-    this.isClosed = true;
-    const releases = release ? this.#watchdog.all().map((hold) => hold.release()) : [];
-    for (const stop of this.running) stop.close();
-    const until = monotonic() + this.settings.retryForMs;
+    const {running, holds, settings} = this.#state;
+    this.#state.isClosed = true;
+    const releases = release ? holds.map((hold) => hold.release()) : [];
+    for (const stop of running) stop.close();
+    const until = monotonic() + settings.retryForMs;
     const released = await Promise.allSettled(releases);
-    while (monotonic() < until && (this.running.size > 0 || !this.servers.every(({ends}) => ends.isIdle))) {
+    while (monotonic() < until && (running.size > 0 || this.#servers.some(({delivering}) => delivering > 0))) {
       await new Promise((resolve) => setTimeout(resolve, 1));
     }
-    for (const {listener, transport} of this.servers) {
+    for (const {listener, transport} of this.#servers) {
       listener.close();
       transport.close();
     }
-    const failed = released.find((one) => one.status === "rejected" && !(one.reason instanceof NotHeldError));
-    if (failed) throw (failed as PromiseRejectedResult).reason;
+    for (const one of released) if (one.status === "rejected" && !(one.reason instanceof NotHeldError)) throw one.reason;
   }
 
   [Symbol.asyncDispose](): Promise<void> { return this.close(); }
 
-  counted(ttlMs: number): number { return (this.backend.counted ?? counted)(ttlMs); }
-
-  watch(hold: HeldLock): void { this.#watchdog.watch(hold); }
-
-  ended(hold: LiveHold): void { this.#watchdog.forget(hold); }
-
-  #request(mode: "write" | "read", keys: string | readonly string[], options: ReadOptions): LockRequest {
-    const names = typeof keys === "string" ? [keys] : [...keys];
-    return new LockRequest(this, names, mode, requestSettings(this.settings.request, options));
+  #request(mode: Mode, keys: string | readonly string[], options: ReadOptions): LockRequest {
+    const settings = requestSettings(this.#state.settings.request, options);
+    return new LockRequest(this.#state, this.#backend, typeof keys === "string" ? [keys] : [...keys], mode, settings);
   }
 
   /** Sends a question until it is answered, to the node of the key or without a key to all. */
   async #query(key: string, command: readonly string[]): Promise<unknown> {
-    const [server] = this.servers as [Server];
-    let answer: unknown;
-    await repeat([], this.settings.retryForMs, async (until) => {
-      answer = (await server.try({key, command}, until)).value;
-      const problem = key === "" ? (answer as unknown[]).find((one) => one instanceof ReplyError) : answer;
-      if (problem instanceof ReplyError) throw problem;
+    const {value} = await repeat([], this.#state.settings.retryForMs, async (until) => {
+      const reply = await this.#servers[0]!.try({key, command}, until);
+      const problem = [reply.value].flat().find((one) => one instanceof ReplyError);
+      if (problem) throw problem;
+      return reply;
     });
-    return answer;
+    return value;
   }
 }
 
 /** Requests at one server or cluster. */
-class ServerBackend implements Backend {
+export class ServerBackend implements Backend {
+  readonly counted = counted;
+
   constructor(readonly server: Server) {}
 
   async acquire({keys, mode, settings}: LockRequest, stop: Stop, isTry: boolean): ReturnType<Backend["acquire"]> {
     const {server} = this;
     const owner = new Owner(keys, server.settings.prefix, settings.token);
-    const acquisition = new ServerAcquisition(server, owner, owner.lock(mode, settings), settings, stop, isTry);
+    const acquisition = new Acquisition(server, owner, owner.lock(mode, settings), settings, stop, isTry);
     let grant;
     try {
       grant = await acquisition.run();
@@ -147,20 +132,18 @@ class ServerBackend implements Backend {
     return grant && {keeper: server, owner, grant};
   }
 
-  async adopt(request: LockRequest): ReturnType<Backend["adopt"]> {
-    const {keys, mode, settings} = request;
+  async adopt({keys, mode, settings}: LockRequest): ReturnType<Backend["adopt"]> {
     const owner = new Owner(keys, this.server.settings.prefix, settings.token);
     try {
       const {number, sent} = await this.server.ask(keys, owner.adopt(mode, settings.ttlMs));
-      if (number > 0) return {keeper: this.server, owner, grant: {fence: number, from: sent}};
+      return number > 0 ? {keeper: this.server, owner, grant: {fence: number, from: sent}} : undefined;
     } catch (error) {
-      if (!(error instanceof WrongModeError)) throw error;
+      if (error instanceof WrongModeError) return undefined;
+      throw error;
     }
-    throw notHeld(request);
   }
 
   async release({keys, settings}: LockRequest): Promise<number> {
-    const owner = new Owner(keys, this.server.settings.prefix, settings.token);
-    return (await this.server.ask(keys, owner.end(0))).number;
+    return (await this.server.ask(keys, new Owner(keys, this.server.settings.prefix, settings.token).end(0))).number;
   }
 }

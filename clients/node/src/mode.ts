@@ -1,8 +1,8 @@
 // The changes of a hold's mode. While one is open the hold is renewed without naming its fence, because the server may have
 // given it another one.
 
-import {LATE_REPLY_MS, ServerAcquisition} from "./acquisition.js";
-import {NoAnswerError, NotHeldError, TimedOutError, invalid} from "./errors.js";
+import {Acquisition, LATE_REPLY_MS, type Grant} from "./acquisition.js";
+import {NoAnswerError, NotHeldError, TimedOutError, invalid, isWrongType} from "./errors.js";
 import {LiveHold, type Hold} from "./hold.js";
 import {check, requestSettings, type Mode} from "./options.js";
 import {REFUSE_MS} from "./protocol.js";
@@ -14,46 +14,34 @@ export class HeldLock extends LiveHold implements Hold {
   /** The end of the last change, if it was given up. */
   #settled: Promise<unknown> = Promise.resolve();
 
-  async upgrade({waitMs, signal}: Parameters<Hold["upgrade"]>[0] = {}): Promise<void> {
+  async upgrade({waitMs = Infinity, signal}: Parameters<Hold["upgrade"]>[0] = {}): Promise<void> {
     const {minReplicas, replicaTimeoutMs} = this.wanted;
-    const {request} = this.locks.settings;
-    const wanted = requestSettings(request, {ttlMs: this.ttlMs, waitMs: waitMs ?? Infinity, minReplicas, replicaTimeoutMs});
-    check(this.keys, "write", wanted);
-    await this.#change("write", signal, async (server, call, stop) => {
-      const acquisition = new ServerAcquisition(server, this.owner, call, wanted, stop);
-      try {
-        const grant = await acquisition.run();
-        this.update(() => this.grant("write", grant!));
-        return undefined;
-      } catch (error) {
-        return {error, isOpen: acquisition.isOpen};
-      }
-    });
+    const wanted = requestSettings(this.locks.settings.request, {ttlMs: this.ttlMs, waitMs, minReplicas, replicaTimeoutMs});
+    check(this.keys, "write", wanted, this.locks.counted);
+    let acquisition: Acquisition | undefined;
+    await this.#change("write", signal, (server, call, stop) => {
+      acquisition = new Acquisition(server, this.owner, call, wanted, stop);
+      return acquisition.run();
+    }, () => acquisition!.isOpen);
   }
 
   async downgrade(): Promise<void> {
     await this.#change("read", undefined, async (server, call) => {
       this.mode = "read";
-      try {
-        const {number, sent} = await server.ask(this.keys, call);
-        this.update(() => this.grant("read", {fence: number, from: sent}));
-        return undefined;
-      } catch (error) {
-        return {error, isOpen: error instanceof NoAnswerError};
-      }
-    });
+      const {number, sent} = await server.ask(this.keys, call);
+      return {fence: number, from: sent};
+    }, (error) => error instanceof NoAnswerError);
   }
 
-  /** Runs a change, unless another one is open. What is still open after that is settled in the background. */
+  /** Runs a change, unless another one is open. What `isOpen` after an error is settled in the background. */
   async #change(
-    to: Mode, signal: AbortSignal | undefined,
-    run: (server: Server, call: Call, stop: Stop) => Promise<{error: unknown; isOpen: boolean} | undefined>,
+    to: Mode, signal: AbortSignal | undefined, run: (server: Server, call: Call, stop: Stop) => Promise<Grant | undefined>,
+    isOpen: (error: unknown) => boolean,
   ): Promise<void> {
     const {keeper} = this;
     if (!(keeper instanceof Server) || this.keys.length > 1) throw invalid("the mode changes for one key on one server");
     if (this.change) throw invalid("another change of the mode is open");
-    const stop = new Stop(this.locks.running, signal);
-    this.change = stop;
+    const stop = this.change = new Stop(this.locks.running, signal);
     try {
       const {retryForMs} = this.locks.settings;
       if (!(await within(this.#settled, retryForMs))) throw noAnswer(this.keys, retryForMs, undefined);
@@ -61,17 +49,17 @@ export class HeldLock extends LiveHold implements Hold {
       const {isOpen: wasOpen, ttlMs, fence} = this;
       this.isOpen = true;
       const call = this.owner.change(to, ttlMs, fence);
-      const failed = await run(keeper, call, stop);
+      const {grant, error} = await run(keeper, call, stop).then((got) => ({grant: got, error: undefined}), (failed: unknown) => ({grant: undefined, error: failed}));
+      const isLeft = !grant && isOpen(error);
       const problem = this.update(() => {
-        if (!failed) return;
-        if (!failed.isOpen) this.isOpen = wasOpen;
-        if (failed.error instanceof NotHeldError || String((failed.error as Error)?.message).startsWith("WRONGTYPE")) this.lose();
+        if (grant) this.grant(to, grant);
+        else if (!isLeft) this.isOpen = wasOpen;
+        if (error instanceof NotHeldError || isWrongType(error)) this.lose("gone");
       });
       if (problem) throw problem;
-      if (failed?.isOpen) this.#settled = this.#settle(keeper, to, call).catch(() => {});
-      // If the server replies it is not for long.
-      if (failed?.isOpen && failed.error instanceof TimedOutError) await within(this.#settled, LATE_REPLY_MS);
-      if (failed) throw failed.error;
+      if (isLeft) this.#settled = this.#settle(keeper, to, call).catch(() => {});
+      if (isLeft && error instanceof TimedOutError) await within(this.#settled, LATE_REPLY_MS); // the server replies
+      if (!grant) throw error;
     } finally {
       stop.done();
       this.change = undefined;
@@ -91,10 +79,5 @@ export class HeldLock extends LiveHold implements Hold {
 }
 
 /** Whether a promise is settled within so many ms. */
-const within = (promise: Promise<unknown>, ms: number): Promise<boolean> => new Promise((resolve) => {
-  const timer = setTimeout(resolve, ms, false);
-  void promise.then(() => {
-    clearTimeout(timer);
-    resolve(true);
-  });
-});
+const within = (promise: Promise<unknown>, ms: number): Promise<unknown> =>
+  new Stop(new Set()).wait(promise.then(() => true), ms);

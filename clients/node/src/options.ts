@@ -131,42 +131,21 @@ function merged<T extends object>(defaults: T, options: object): T {
   return all;
 }
 
-/** The shortest ttl, in ms. A hold counts as valid for a little more than 1 ms less. */
-const LEAST_TTL_MS = 2;
+/** The least value of each number. A hold counts as valid for a little more than 1 ms less than its ttl. */
+const LEAST = {ttlMs: 2, waitMs: 0, limit: 1, maxHoldMs: 0, atLeastMs: 0, minReplicas: 0, replicaTimeoutMs: 1};
 
 /** What is wrong with a request, before anything is sent. */
-export function check(keys: readonly string[], mode: Mode, wanted: RequestSettings): void {
-  const {waitMs, limit, metadata, token, maxHoldMs, atLeastMs, minReplicas, replicaTimeoutMs} = wanted;
+export function check(keys: readonly string[], mode: Mode, wanted: RequestSettings, counted: (ttlMs: number) => number): void {
+  const {ttlMs, limit, metadata, token, minReplicas} = wanted;
   if (keys.length < 1 || keys.length > 1024) throw invalid(`a request needs 1 to 1024 keys, not ${keys.length}`);
-  for (const key of keys) {
-    if (typeof key !== "string" || key === "") throw invalid(`a key must be a text that is not empty, not ${String(key) || '""'}`);
+  if (keys.some((key) => typeof key !== "string" || key === "")) throw invalid("a key must be a text, and must not be empty");
+  for (const [name, least] of Object.entries(LEAST)) {
+    const value = wanted[name as keyof typeof LEAST] ?? least;
+    if (typeof value !== "number" || !(value >= least)) throw invalid(`${name} must be a number of ${least} or more, not ${String(value)}`);
   }
-  checkTtl(wanted.ttlMs);
-  number("waitMs", waitMs, 0);
-  if (limit !== undefined) whole("limit", limit, 1);
+  if (!Number.isSafeInteger((limit ?? 1) + minReplicas)) throw invalid(`limit and minReplicas must be whole numbers, not ${limit} and ${minReplicas}`);
   if (limit !== undefined && mode !== "read") throw invalid("a limit is for reading only");
-  if (bytes(metadata) > 1024) throw invalid(`the metadata must have at most 1024 bytes, not ${bytes(metadata)}`);
-  if (token !== undefined && (token === "" || bytes(token) > 255)) {
-    throw invalid(`the owner token must have 1 to 255 bytes, not ${bytes(token)}`);
-  }
-  number("maxHoldMs", maxHoldMs, 0);
-  number("atLeastMs", atLeastMs, 0);
-  whole("minReplicas", minReplicas, 0);
-  whole("replicaTimeoutMs", replicaTimeoutMs, 1);
+  if (Buffer.byteLength(metadata) > 1024) throw invalid(`the metadata must have at most 1024 bytes, not ${Buffer.byteLength(metadata)}`);
+  if (token === "" || Buffer.byteLength(token ?? "") > 255) throw invalid("the owner token must have 1 to 255 bytes");
+  if (!(counted(ttlMs) > 0 && ttlMs < Infinity)) throw invalid(`the ttl must be finite, and above what does not count, not ${ttlMs}`);
 }
-
-export function checkTtl(ttlMs: number): void {
-  number("ttlMs", ttlMs, LEAST_TTL_MS);
-  if (ttlMs === Infinity) throw invalid("ttlMs must be finite");
-}
-
-function number(name: string, value: unknown, least: number): void {
-  if (typeof value !== "number" || !(value >= least)) throw invalid(`${name} must be a number of ${least} or more, not ${String(value)}`);
-}
-
-function whole(name: string, value: unknown, least: number): void {
-  number(name, value, least);
-  if (!Number.isSafeInteger(value)) throw invalid(`${name} must be a whole number, not ${String(value)}`);
-}
-
-const bytes = (text: string): number => Buffer.byteLength(String(text));

@@ -97,8 +97,7 @@ const PASSING = new Set([
 /** Whether a command may succeed if it is sent again: the server said so, or there was no reply. */
 export function passes(error: unknown): boolean {
   if (error instanceof ReplyError) return PASSING.has(codeOf(error)) || error.message.includes("max number of clients reached");
-  const isMistake = [TypeError, ReferenceError, SyntaxError, RangeError].some((kind) => error instanceof kind);
-  return !(error instanceof SlockError || error instanceof UnusableError || isMistake);
+  return error instanceof Error && ![SlockError, UnusableError, TypeError, ReferenceError, RangeError].some((kind) => error instanceof kind);
 }
 
 /** The errors that the server names by their code. */
@@ -106,20 +105,17 @@ const KINDS: Record<string, typeof NotHeldError> = {
   WRONGMODE: WrongModeError, NOTHELD: NotHeldError, DEADLOCK: DeadlockError, QUEUEFULL: QueueFullError, REFUSED: RefusedError,
 };
 
+const NOT_LOADED =
+  "the server has not loaded the SLOCK module: start it with --loadmodule /path/to/libslock.so, or run MODULE LOAD /path/to/libslock.so";
+
 /** The error of this library for an error reply. For others it is that of the Redis client library. */
 export function explain(error: unknown, names: readonly string[]): unknown {
   if (error instanceof ReplyError) {
     const Kind = KINDS[codeOf(error)];
-    if (Kind) return new Kind(error.message, names, error.cause);
-    if (/unknown command/i.test(error.message)) {
-      return new ModuleNotLoadedError(
-        "the server has not loaded the SLOCK module: start it with --loadmodule /path/to/libslock.so, or run MODULE LOAD " +
-        "/path/to/libslock.so", [], error.cause,
-      );
-    }
+    if (Kind) return new Kind(error.message, names, {cause: error.cause});
+    if (/unknown command/i.test(error.message)) return new ModuleNotLoadedError(NOT_LOADED, [], {cause: error.cause});
   }
-  const isWrapper = error instanceof ReplyError || error instanceof UnusableError;
-  return isWrapper ? (error.cause ?? error) : error;
+  return error instanceof ReplyError ? (error.cause ?? error) : error;
 }
 
 /** Reads a message "<n> <tag>": n is a fence, 0, or the code of an error after a minus. */

@@ -3,10 +3,11 @@
 import type {Grant} from "./acquisition.js";
 import {monotonic} from "./clock.js";
 import {ClosedError, LostError, NotHeldError, SlockError, TimedOutError} from "./errors.js";
-import type {Hold, Keeper, Keeping} from "./hold.js";
+import type {Hold} from "./hold.js";
 import {HeldLock} from "./mode.js";
 import {check, requestSettings, type Mode, type ReadOptions, type RequestOptions, type RequestSettings} from "./options.js";
 import type {Owner} from "./protocol.js";
+import type {Keeper, LocksState} from "./state.js";
 import {Stop} from "./stop.js";
 
 /** Ends a call. It then rejects with the reason of the signal, and leaves neither a hold nor a place in the queue. */
@@ -43,30 +44,24 @@ export interface Granted {
 
 /** What carries requests out: a server, or a quorum. */
 export interface Backend {
+  /** The part of a ttl that counts for the validity. */
+  readonly counted: (ttlMs: number) => number;
   /** Undefined: others have the lock, and the request is sent only once. */
   acquire(request: LockRequest, stop: Stop, isTry: boolean): Promise<Granted | undefined>;
-  adopt(request: LockRequest): Promise<Granted>;
+  /** Undefined: the token does not hold the keys in the mode. */
+  adopt(request: LockRequest): Promise<Granted | undefined>;
   /** On how many keys, or on how many nodes, it released what the token holds. */
   release(request: LockRequest): Promise<number>;
-  /** Throws what is wrong with a request. */
-  check?(request: LockRequest): void;
-  /** The part of a ttl that counts for the validity. */
-  counted?(ttlMs: number): number;
-}
-
-/** The Locks of a request. */
-export interface Requesting extends Keeping {
-  readonly backend: Backend;
-  watch(hold: HeldLock): void;
 }
 
 export class LockRequest implements Request<ReadOptions> {
   constructor(
-    readonly locks: Requesting, readonly keys: readonly string[], readonly mode: Mode, readonly settings: RequestSettings,
+    readonly locks: LocksState, readonly backend: Backend, readonly keys: readonly string[], readonly mode: Mode,
+    readonly settings: RequestSettings,
   ) {}
 
   with(options: ReadOptions): LockRequest {
-    return new LockRequest(this.locks, this.keys, this.mode, requestSettings(this.settings, options));
+    return new LockRequest(this.locks, this.backend, this.keys, this.mode, requestSettings(this.settings, options));
   }
 
   async acquire({signal}: Cancellation = {}): Promise<Hold> { return (await this.#acquire(false, signal))!; }
@@ -76,65 +71,52 @@ export class LockRequest implements Request<ReadOptions> {
   async run<T>(work: (signal: AbortSignal, hold: Hold) => T | Promise<T>, {signal}: Cancellation = {}): Promise<T> {
     const hold = (await this.#acquire(false, signal))!;
     const ends = signal ? AbortSignal.any([hold.signal, signal]) : hold.signal;
-    let failed: {error: unknown} | undefined;
-    let result: T;
-    try {
-      result = await work(ends, hold);
-    } catch (error) {
-      failed = {error};
-    }
-    const loss = hold.wasLeft ? undefined : await hold.release().then(() => undefined, (error: unknown) => error);
-    if (loss instanceof LostError) {
-      // What says only that the signal was aborted adds nothing.
-      const isOwn = failed && failed.error !== ends.reason && (failed.error as Error | undefined)?.name !== "AbortError";
-      throw isOwn ? new LostError(loss.keys, loss.reason, failed!.error) : loss;
-    }
-    if (failed) throw failed.error;
-    return result!;
+    const done = await (async () => work(ends, hold))().then((result) => ({result}), (error: unknown) => ({error}));
+    const loss = hold.wasLeft ? undefined : await hold.release().catch((error: unknown) => error);
+    const isError = "error" in done;
+    // What says only that the signal was aborted adds nothing.
+    const isOwn = isError && done.error !== ends.reason && (done.error as Error | undefined)?.name !== "AbortError";
+    if (loss instanceof LostError) throw isOwn ? new LostError(loss.keys, loss.reason, done.error) : loss;
+    if (isError) throw done.error;
+    return done.result;
   }
 
   async adopt(token: string): Promise<Hold> {
     const request = this.with({token});
     request.check();
-    return request.#hold(await this.locks.backend.adopt(request));
+    const granted = await this.backend.adopt(request);
+    if (!granted) throw new NotHeldError(`the owner token does not hold the lock for ${this.mode}`, this.keys);
+    return request.#hold(granted);
   }
 
   /** Throws what is wrong, before anything is sent. */
   check(): void {
     if (this.locks.isClosed) throw new ClosedError();
-    check(this.keys, this.mode, this.settings);
-    this.locks.backend.check?.(this);
+    check(this.keys, this.mode, this.settings, this.backend.counted);
   }
 
   async #acquire(isTry: boolean, signal: AbortSignal | undefined): Promise<HeldLock | undefined> {
     this.check();
-    const {locks, settings} = this;
-    const label = settings.label ?? this.keys[0]!;
+    const {reporter, running} = this.locks;
+    const label = this.settings.label ?? this.keys[0]!;
     const began = monotonic();
-    const stop = new Stop(locks.running, signal);
-    let granted: Granted | undefined;
+    const stop = new Stop(running, signal);
+    let outcome = "refused";
     try {
-      granted = await locks.backend.acquire(this, stop, isTry);
+      const granted = await this.backend.acquire(this, stop, isTry);
+      if (granted) outcome = "granted";
+      return granted && this.#hold(granted);
     } catch (error) {
-      locks.reporter.tell("waited", label, monotonic() - began, outcomeOf(error, stop));
+      outcome = outcomeOf(error, stop);
       throw error;
     } finally {
       stop.done();
+      reporter.tell("waited", label, monotonic() - began, outcome);
     }
-    locks.reporter.tell("waited", label, monotonic() - began, granted ? "granted" : "refused");
-    return granted && this.#hold(granted);
   }
 
-  #hold({keeper, owner, grant}: Granted): HeldLock {
-    const hold = new HeldLock(this.locks, keeper, owner, this.settings, this.mode, grant);
-    this.locks.watch(hold);
-    return hold;
-  }
+  #hold({keeper, owner, grant}: Granted): HeldLock { return new HeldLock(this.locks, keeper, owner, this.settings, this.mode, grant); }
 }
-
-/** The error of a token that does not hold the keys. */
-export const notHeld = ({keys, mode}: {readonly keys: readonly string[]; readonly mode: Mode}): NotHeldError =>
-  new NotHeldError(`the owner token does not hold the lock for ${mode}`, keys);
 
 function outcomeOf(error: unknown, stop: Stop): string {
   if (error instanceof TimedOutError) return "timed out";

@@ -1,22 +1,24 @@
 // One server or one cluster behind a transport: commands are sent to it again until they are answered.
 
 import {monotonic, now} from "./clock.js";
-import {Ends} from "./ends.js";
-import {NoAnswerError, TooFewReplicasError, duration, textOf} from "./errors.js";
+import {NoAnswerError, TooFewReplicasError, duration, isWrongType, textOf} from "./errors.js";
 import type {Reporter} from "./hooks.js";
 import {Listener} from "./listener.js";
 import {exponential, type RequestSettings, type Settings} from "./options.js";
-import {codeOf, explain, passes, type Owner} from "./protocol.js";
+import {REFUSE_MS, codeOf, explain, passes, type Owner} from "./protocol.js";
 import {LEFT, type Stop} from "./stop.js";
 import {ReplyError, SilentError, type Call, type Reply, type Transport} from "./transport.js";
+
+/** The longest pause between two deliveries in the background, in ms: an outage may leave many of them. */
+const MOST_PAUSE_MS = 10_000;
 
 /** The reply to a command that may have been sent several times. */
 export interface Answer {
   readonly number: number;
   /** Before the copy was sent that was answered, by `now`. */
   readonly sent: number;
-  /** Whether no other copy was sent. */
-  readonly isAlone: boolean;
+  /** Whether another copy may have been sent. */
+  readonly isRepeated?: boolean | undefined;
 }
 
 /** What prolongs a hold. A fence of 0: whatever the token holds. */
@@ -29,21 +31,19 @@ export interface Extension {
 /** One server, or one cluster. */
 export class Server {
   readonly listener: Listener;
-  readonly ends: Ends;
+  /** How many commands are being delivered in the background. */
+  delivering = 0;
 
   /** `changed` is called when a primary may have been replaced. */
-  constructor(
-    readonly transport: Transport, readonly settings: Settings, readonly reporter: Reporter, changed: () => void,
-  ) {
-    this.listener = new Listener(this, changed);
-    this.ends = new Ends(this);
+  constructor(readonly transport: Transport, readonly settings: Settings, readonly reporter: Reporter, changed: () => void) {
+    this.listener = new Listener(transport, reporter, changed);
   }
 
   /** Sends a call once. It has until then (by `monotonic`) for the reply. */
   async try(call: Call, until: number, stop?: Stop): Promise<Reply> {
     try {
       const called = this.transport.call(call, Math.max(0, until - monotonic()));
-      const reply = await (stop ? stop.wait(called) : called);
+      const reply = (await (stop ? stop.wait(called) : called))!;
       this.reporter.reached();
       return reply;
     } catch (error) {
@@ -56,7 +56,7 @@ export class Server {
   async number(call: Call, until: number, stop?: Stop): Promise<Answer> {
     const sent = now();
     const {value, isRepeated} = await this.try(call, until, stop);
-    return {number: asNumber(value), sent, isAlone: !isRepeated};
+    return {number: asNumber(value), sent, isRepeated};
   }
 
   /** Sends a command until it is answered, for `retryForMs`. */
@@ -70,16 +70,14 @@ export class Server {
     if (minReplicas === 0) return this.number(owner.extend(ttlMs, fence), until, stop);
     // WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would write
     // nothing, and any replica would do.
-    const then = ["WAIT", String(minReplicas), String(replicaTimeoutMs)];
-    const call = {...owner.extend(ttlMs + 1, fence), then};
+    const call = {...owner.extend(ttlMs + 1, fence), then: ["WAIT", String(minReplicas), String(replicaTimeoutMs)]};
     const sent = now();
-    const reply = await this.try(call, until + replicaTimeoutMs, stop);
-    const number = asNumber(reply.value);
-    const acknowledged = number > 0 ? asNumber(reply.then) : 0;
-    if (number > 0 && acknowledged < minReplicas) {
-      throw new TooFewReplicasError(`${acknowledged} of ${minReplicas} replicas acknowledged`, owner.names);
+    const {value, then} = await this.try(call, until + replicaTimeoutMs, stop);
+    const number = asNumber(value);
+    if (number > 0 && asNumber(then) < minReplicas) {
+      throw new TooFewReplicasError(`${asNumber(then)} of ${minReplicas} replicas acknowledged`, owner.names);
     }
-    return {number, sent, isAlone: false};
+    return {number, sent};
   }
 
   /** Releases, or has the hold end after a time, and tells whether it was there. Without a reply it goes on in the background. */
@@ -87,37 +85,45 @@ export class Server {
     const isKept = afterMs > 0;
     const call = isKept ? owner.shorten(afterMs, fence) : owner.end(fence);
     try {
-      const {number, isAlone} = await this.ask(owner.names, call);
+      const {number, isRepeated} = await this.ask(owner.names, call);
       // The server does not remember the end of a token of the program's: of two copies the second finds nothing.
-      return number === (isKept ? 1 : owner.keys.length) || (owner.isGiven && !isAlone);
+      return number === (isKept ? 1 : owner.keys.length) || (owner.isGiven && Boolean(isRepeated));
     } catch (error) {
-      if (String((error as Error)?.message).startsWith("WRONGTYPE")) return false; // another type has replaced the lock
-      if (error instanceof NoAnswerError) this.ends.deliver(call, isKept ? afterMs : undefined);
+      if (isWrongType(error)) return false;
+      if (error instanceof NoAnswerError) void this.deliver(call, isKept ? afterMs : REFUSE_MS);
       throw error;
     }
   }
 
   /** Releases in the background. */
-  endLater(owner: Owner, fence: number): void { this.ends.deliver(owner.end(fence)); }
+  endLater(owner: Owner, fence: number): void { void this.deliver(owner.end(fence), REFUSE_MS); }
+
+  /** Sends a command until it is answered, for a time. A program that has nothing else to do does not wait for that. */
+  async deliver(call: Call, forMs: number): Promise<void> {
+    const send = (until: number): Promise<Answer> => this.number({...call, reserved: true}, Math.min(until, monotonic() + this.settings.retryForMs));
+    this.delivering += 1;
+    await repeat([], forMs, send, true).catch(() => {});
+    this.delivering -= 1;
+  }
 }
 
 /** Sends until there is an answer, for a time. */
-export async function repeat<T extends {readonly isAlone?: boolean} | void>(
-  names: readonly string[], forMs: number, send: (until: number) => Promise<T>,
+export async function repeat<T extends object | void>(
+  names: readonly string[], forMs: number, send: (until: number) => Promise<T>, isBackground = false,
 ): Promise<T> {
   const until = monotonic() + forMs;
   let last: unknown;
   for (let failures = 0; ; failures++) {
     try {
       const answer = await send(until);
-      return answer && failures > 0 ? {...answer, isAlone: false} : answer;
+      return answer && failures > 0 ? {...answer, isRepeated: true} : answer;
     } catch (error) {
       if (!passes(error)) throw explain(error, names);
       last = moreTelling(last, error);
     }
-    const pause = afterErrors(failures);
+    const pause = isBackground ? exponential(10, MOST_PAUSE_MS, failures) : afterErrors(failures);
     if (monotonic() + pause >= until) throw noAnswer(names, forMs, last);
-    await new Promise((resolve) => setTimeout(resolve, pause));
+    await new Promise((resolve) => (isBackground ? setTimeout(resolve, pause).unref() : setTimeout(resolve, pause)));
   }
 }
 
@@ -125,19 +131,16 @@ export async function repeat<T extends {readonly isAlone?: boolean} | void>(
 export const afterErrors = (n: number): number => exponential(10, 1_000, n);
 
 /** Of two errors the later, unless it only says that nothing came. */
-export function moreTelling(last: unknown, error: unknown): unknown {
-  return last !== undefined && error instanceof SilentError ? last : error;
-}
+export const moreTelling = (last: unknown, error: unknown): unknown => (last !== undefined && error instanceof SilentError ? last : error);
 
 /** The error of a call without a reply in time, or with none but replies after which it was sent again. */
 export function noAnswer(names: readonly string[], withinMs: number, last: unknown): NoAnswerError {
   const what = codeOf(last) ? "the server granted nothing" : "no reply from the server";
-  return new NoAnswerError(`${what} within ${duration(withinMs)}`, names, last && explain(last, names));
+  return new NoAnswerError(`${what} within ${duration(withinMs)}`, names, {cause: explain(last, names)});
 }
 
 function asNumber(value: unknown): number {
   if (value instanceof ReplyError) throw value;
-  const number = Number(value);
-  if (Number.isNaN(number)) throw new Error(`an unexpected reply: ${textOf(value)}`);
-  return number;
+  if (Number.isNaN(Number(value))) throw new Error(`an unexpected reply: ${textOf(value)}`);
+  return Number(value);
 }

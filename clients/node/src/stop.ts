@@ -2,7 +2,7 @@
 
 import {ClosedError} from "./errors.js";
 
-/** Rejects what a call waits for when it is stopped. `Stop.problem` says why. */
+/** What a wait rejects with when its call is stopped. `Stop.problem` says why. */
 export const LEFT = Symbol("left");
 
 /** The end of one call from outside. The call waits for one thing at a time. */
@@ -12,17 +12,14 @@ export class Stop {
   /** Whether the program's signal stopped it. */
   isCancelled = false;
   #leave: (() => void) | undefined;
-  readonly #signal: AbortSignal | undefined;
-  readonly #all: Set<Stop>;
   readonly #abort = (): void => {
     this.isCancelled = true;
-    this.#end(this.#signal!.reason);
+    this.#end(this.signal!.reason);
   };
 
   /** `all` has those of one Locks while they go on. */
-  constructor(all: Set<Stop>, signal: AbortSignal | undefined) {
-    this.#all = all.add(this);
-    this.#signal = signal;
+  constructor(readonly all: Set<Stop>, readonly signal?: AbortSignal | undefined) {
+    all.add(this);
     if (signal?.aborted) this.#abort();
     else signal?.addEventListener("abort", this.#abort, {once: true});
   }
@@ -31,33 +28,27 @@ export class Stop {
 
   /** The call is over. */
   done(): void {
-    this.#all.delete(this);
-    this.#signal?.removeEventListener("abort", this.#abort);
+    this.all.delete(this);
+    this.signal?.removeEventListener("abort", this.#abort);
   }
 
-  /** The promise, or a rejection with `LEFT` as soon as the call is stopped. */
-  wait<T>(promise: Promise<T>): Promise<T> {
-    if (this.problem) {
-      promise.catch(() => {});
-      return Promise.reject(LEFT);
+  /** The promise, undefined after so many ms, or a rejection with `LEFT` as soon as the call is stopped. */
+  async wait<T>(promise: Promise<T>, ms = Infinity): Promise<T | undefined> {
+    let timer: NodeJS.Timeout | undefined;
+    try {
+      return await new Promise<T | undefined>((resolve, reject) => {
+        if (ms < Infinity) timer = setTimeout(resolve, Math.max(0, ms), undefined);
+        this.#leave = () => reject(LEFT);
+        if (this.problem) this.#leave();
+        promise.then(resolve, reject);
+      });
+    } finally {
+      clearTimeout(timer);
     }
-    return new Promise((resolve, reject) => {
-      this.#leave = () => reject(LEFT);
-      promise.then(resolve, reject);
-    });
   }
 
   /** Waits for so many ms, or until the call is stopped. */
-  async sleep(ms: number): Promise<void> {
-    if (this.problem) return;
-    await new Promise<void>((resolve) => {
-      const timer = setTimeout(resolve, ms);
-      this.#leave = () => {
-        clearTimeout(timer);
-        resolve();
-      };
-    });
-  }
+  async sleep(ms: number): Promise<void> { await this.wait(new Promise<void>(() => {}), ms).catch(() => {}); }
 
   #end(reason: unknown): void {
     this.problem ??= {reason};
