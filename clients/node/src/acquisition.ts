@@ -7,7 +7,7 @@ import {lockInfo, type Holder} from "./info.js";
 import type {Message, Ticket} from "./listener.js";
 import {exponential, type RequestSettings} from "./options.js";
 import {explain, passes, waiting, type Owner} from "./protocol.js";
-import {afterErrors, moreTelling, noAnswer, type Server} from "./server.js";
+import {afterErrors, moreTelling, noAnswer, type Answer, type Server} from "./server.js";
 import {LEFT, type Stop} from "./stop.js";
 import {ReplyError, type Call} from "./transport.js";
 
@@ -23,14 +23,8 @@ const SUBSCRIBE_MS = 100;
 /** How long a call that has timed out waits to learn who has the lock. */
 const HOLDERS_MS = 250;
 
-/** What an acquisition gives. The validity counts from then, by `now`. */
-export interface Grant {
-  readonly fence: number;
-  readonly from: number;
-}
-
-/** What follows an attempt without a grant: it is sent again at once, or after a pause, since it cannot wait by a message. */
-type Step = Grant | "again" | "poll";
+/** What comes of an attempt: a grant, or it is sent again at once, or after a pause, since it cannot wait by a message. */
+type Step = Answer | "again" | "poll";
 
 /** The part of a ttl that counts for the validity: a clock that is slewed runs up to 500 ppm fast, on both sides. */
 export const counted = (ttlMs: number): number => ttlMs - ttlMs / 1_000 - 1;
@@ -71,7 +65,7 @@ export class Acquisition {
   get isOpen(): boolean { return this.#isLoose || this.#isQueued; }
 
   /** Sends the request until it is granted. With `isTry` it gives undefined if others hold the lock. */
-  async run(): Promise<Grant | undefined> {
+  async run(): Promise<Answer | undefined> {
     try {
       for (;;) {
         await this.#check();
@@ -200,8 +194,9 @@ export class Acquisition {
     const {server, wanted, wanted: {ttlMs}} = this;
     const since = now() - from;
     const isSure = !byMessage || (since <= ttlMs / 3 && !server.transport.topology.hasFailover);
-    if (wanted.minReplicas === 0 && isSure && since < counted(ttlMs)) return {fence, from};
-    const {number, sent} = await server.extend(this.owner, {ttlMs, fence, wanted}, monotonic() + server.settings.retryForMs, this.stop);
-    return number > 0 ? {fence, from: sent} : "again"; // it is over by now
+    if (wanted.minReplicas === 0 && isSure && since < counted(ttlMs)) return {number: fence, sent: from};
+    const until = monotonic() + server.settings.retryForMs;
+    const {number, sent} = await server.extend(this.owner, ttlMs, fence, wanted, until, this.stop);
+    return number > 0 ? {number: fence, sent} : "again"; // it is over by now
   }
 }

@@ -1,12 +1,11 @@
 // A lock that was granted: what is known of it, its renewal, its release, and its end for the program.
 
-import type {Grant} from "./acquisition.js";
 import {monotonic, now} from "./clock.js";
 import {ClosedError, LostError, NotHeldError, isWrongType, textOf, type Reason, type SlockError} from "./errors.js";
-import {check, type Mode, type RequestSettings} from "./options.js";
+import type {Reporter} from "./hooks.js";
+import {check, type Mode, type RequestSettings, type Settings} from "./options.js";
 import {explain, type Owner} from "./protocol.js";
 import {repeat, type Answer} from "./server.js";
-import type {Keeper, LocksState, Remains} from "./state.js";
 import type {Stop} from "./stop.js";
 
 /** A lock that was granted. It is renewed until it is released, detached or lost. */
@@ -58,6 +57,67 @@ export interface Hold extends AsyncDisposable {
   downgrade(): Promise<void>;
 }
 
+/** Where a hold is kept: one server, or the nodes of a quorum. */
+export interface Keeper {
+  /** Sends one extension. The number of the answer is 0 if the hold is gone. */
+  extend(owner: Owner, ttlMs: number, fence: number, wanted: RequestSettings, until: number): Promise<Answer>;
+  /** Releases, or has the hold end after a time, and tells whether it was there. */
+  end(owner: Owner, fence: number, afterMs: number): Promise<boolean>;
+  /** Releases in the background. */
+  endLater(owner: Owner, fence: number): void;
+  readonly fences?: readonly number[];
+}
+
+/** What is left of a hold when the program has dropped its object. */
+interface Remains {
+  readonly keeper: Keeper;
+  readonly owner: Owner;
+  readonly isRenewed: boolean;
+  fence: number;
+}
+
+/** What the requests and the holds of one Locks share: its settings, what is under way, and the holds that there are. */
+export class LocksState {
+  /** Calls that are under way. */
+  readonly running = new Set<Stop>();
+  isClosed = false;
+  readonly #holds = new Map<Remains, WeakRef<LiveHold>>();
+  /** How many of them are renewed. */
+  #renewed = 0;
+  readonly #registry = new FinalizationRegistry<Remains>((remains) => {
+    if (!this.ended(remains) || !remains.isRenewed) return;
+    const {keeper, owner, fence} = remains;
+    this.reporter.warn(`a hold was never released, and the program has no reference to it: it is released (lock ${owner.names.join(", ")})`);
+    keeper.endLater(owner, fence);
+  });
+
+  /**
+   * `follow` is called with a key of the first hold that is renewed, and with nothing after the last. `counted` is the part of a ttl that
+   * counts for the validity.
+   */
+  constructor(
+    readonly settings: Settings, readonly reporter: Reporter, readonly counted: (ttlMs: number) => number,
+    readonly follow: (key: string | undefined) => void,
+  ) {}
+
+  get holds(): LiveHold[] { return [...this.#holds.values()].map((one) => one.deref()).filter((hold) => hold !== undefined); }
+
+  /** A new hold. It is not kept from being collected: one to which the program has no reference is not renewed. */
+  began(hold: LiveHold): void {
+    const {remains} = hold;
+    this.#holds.set(remains, hold.self);
+    this.#registry.register(hold, remains);
+    if (remains.isRenewed && ++this.#renewed === 1) this.follow(remains.owner.keys[0]);
+  }
+
+  /** A hold has ended. False: it had before. */
+  ended(remains: Remains): boolean {
+    const wasThere = this.#holds.delete(remains);
+    if (wasThere && remains.isRenewed && --this.#renewed === 0) this.follow(undefined);
+    return wasThere;
+  }
+}
+
 /** How long a timer runs at most, in ms: timers stop while the machine sleeps, and the hold may be over when it wakes. */
 const LONGEST_TIMER_MS = 1_000;
 /** After which time a hold without `maxHoldMs` is worth a warning. */
@@ -65,7 +125,6 @@ const LONG_HOLD_MS = 3_600_000;
 
 /** All of a hold but the changes of its mode. */
 export class LiveHold {
-  mode: Mode;
   reason: Reason | undefined;
   ttlMs: number;
   /** The server may have changed the mode and the fence: renewals name no fence. */
@@ -73,7 +132,7 @@ export class LiveHold {
   /** The change of mode that is under way. */
   change: Stop | undefined;
   readonly remains: Remains;
-  readonly #self = new WeakRef(this);
+  readonly self = new WeakRef(this);
   #state: "live" | "over" | "lost" = "live";
   readonly #granted: number;
   /** Until when it is valid, and when its next renewal is due. */
@@ -88,13 +147,12 @@ export class LiveHold {
   #turn: Promise<unknown> | undefined;
 
   constructor(
-    readonly locks: LocksState, readonly keeper: Keeper, readonly owner: Owner, readonly wanted: RequestSettings, mode: Mode,
-    grant: Grant,
+    readonly locks: LocksState, readonly keeper: Keeper, readonly owner: Owner, readonly wanted: RequestSettings, public mode: Mode,
+    grant: Answer,
   ) {
-    this.mode = mode;
     this.ttlMs = wanted.ttlMs;
-    this.remains = {keeper, owner, fence: grant.fence, isRenewed: wanted.renew};
-    this.#granted = grant.from;
+    this.remains = {keeper, owner, fence: grant.number, isRenewed: wanted.renew};
+    this.#granted = grant.sent;
     this.grant(mode, grant);
     this.#setTimer(now());
     locks.began(this);
@@ -159,11 +217,11 @@ export class LiveHold {
   }
 
   /** Notes that the server gave the hold in a mode. */
-  grant(mode: Mode, {fence, from}: Grant): void {
+  grant(mode: Mode, {number, sent}: Answer): void {
     this.mode = mode;
-    this.remains.fence = fence;
+    this.remains.fence = number;
     this.isOpen = false;
-    this.#lengthen(from, this.ttlMs);
+    this.#lengthen(sent, this.ttlMs);
   }
 
   /** Changes a live hold, and does what follows if that ends it. Gives what is wrong with the hold after that. */
@@ -235,14 +293,16 @@ export class LiveHold {
   /** Sends one extension to at least the ttl. What is wrong with the hold comes before another error. */
   async #extend(until: number, ttlMs: number): Promise<void> {
     this.check();
-    const extension = {ttlMs: Math.max(this.ttlMs, ttlMs), fence: this.named, wanted: this.wanted};
-    const answer: Answer | {error: unknown} = await this.keeper.extend(this.owner, extension, Math.min(until, monotonic() + this.remainingMs))
+    const {named} = this;
+    const longer = Math.max(this.ttlMs, ttlMs);
+    const limit = Math.min(until, monotonic() + this.remainingMs);
+    const answer: Answer | {error: unknown} = await this.keeper.extend(this.owner, longer, named, this.wanted, limit)
       .catch((error: unknown) => (isWrongType(error) ? {number: 0, sent: 0} : {error}));
     const problem = this.update(() => {
       this.#renewAt = now() + this.ttlMs / 10;
       if ("error" in answer) this.#failed = explain(answer.error, this.keys);
-      else if (answer.number > 0) this.#lengthen(answer.sent, extension.ttlMs);
-      else if (extension.fence === this.named) this.lose("gone"); // else it was about another fence
+      else if (answer.number > 0) this.#lengthen(answer.sent, longer);
+      else if (named === this.named) this.lose("gone"); // else it was about another fence
     });
     if (problem) throw problem;
     if ("error" in answer) throw answer.error;
@@ -252,7 +312,7 @@ export class LiveHold {
   #setTimer(at: number): void {
     if (this.#timer || !(this.wanted.renew || this.#controller)) return;
     const due = Math.min(this.#until, this.#granted + this.wanted.maxHoldMs, this.isRenewed ? this.#renewAt : Infinity);
-    const self = this.#self; // the timer does not keep the object
+    const {self} = this; // the timer does not keep the object
     this.#timer = setTimeout(() => self.deref()?.look(), Math.min(due - at, LONGEST_TIMER_MS)).unref();
   }
 

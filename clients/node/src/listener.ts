@@ -56,7 +56,8 @@ export class Listener {
   readonly #tickets = new Map<string, Ticket>();
   /** Until when requests poll, because the user may not use channels. */
   #pollUntil = -Infinity;
-  #followed: Ticket | undefined;
+  /** Whether a channel stays open where nobody waits: its end tells of another primary. */
+  isFollowed = false;
   #timer: NodeJS.Timeout | undefined;
 
   /** `changed` is called when messages may have been missed. */
@@ -85,17 +86,6 @@ export class Listener {
   }
 
   forget(ticket: Ticket | undefined): void { if (ticket) this.#tickets.delete(ticket.tag); }
-
-  /** Keeps a channel open, where its end tells of another primary, until it is called without a key. */
-  follow(key: string | undefined): void {
-    if (key === undefined) {
-      this.forget(this.#followed);
-      this.#followed = undefined;
-    } else {
-      this.#followed ??= this.ticket(key);
-      this.channel(key, true);
-    }
-  }
 
   /** Notes that a request was refused because of its channel, and tells whether the user may not use it. */
   failed(key: string, error: ReplyError): boolean {
@@ -127,7 +117,7 @@ export class Listener {
   #rest(): void {
     const slots = new Set([...this.#tickets.values()].map(({slot}) => slot));
     for (const channel of this.#channels.values()) {
-      if (!slots.has(channel.slot) && monotonic() - channel.usedAt >= IDLE_MS) this.#close(channel);
+      if (!this.isFollowed && !slots.has(channel.slot) && monotonic() - channel.usedAt >= IDLE_MS) this.#close(channel);
     }
     if (this.#channels.size === 0) this.close();
   }

@@ -3,13 +3,13 @@
 import {Acquisition, counted} from "./acquisition.js";
 import {monotonic} from "./clock.js";
 import {ClosedError, NotHeldError, WrongModeError, invalid} from "./errors.js";
+import {LocksState} from "./hold.js";
 import {Reporter} from "./hooks.js";
 import {lockInfo, queueInfos, type LockInfo, type QueueInfo} from "./info.js";
 import {requestSettings, type Mode, type ReadOptions, type RequestOptions, type Settings} from "./options.js";
 import {Owner} from "./protocol.js";
 import {LockRequest, type Backend, type Request} from "./request.js";
 import {Server, repeat} from "./server.js";
-import {LocksState} from "./state.js";
 import type {Stop} from "./stop.js";
 import {ReplyError, type Transport} from "./transport.js";
 
@@ -51,7 +51,9 @@ export class LockService implements Locks {
     }));
     this.#backend = backend(this.#servers, settings);
     this.#state = new LocksState(settings, reporter, this.#backend.counted, (key) => {
-      if (transports[0]!.topology.hasFailover) this.#servers[0]!.listener.follow(key);
+      const {listener, transport} = this.#servers[0]!;
+      listener.isFollowed = key !== undefined && Boolean(transport.topology.hasFailover);
+      if (listener.isFollowed) listener.channel(key!, true);
     });
   }
 
@@ -135,8 +137,8 @@ export class ServerBackend implements Backend {
   async adopt({keys, mode, settings}: LockRequest): ReturnType<Backend["adopt"]> {
     const owner = new Owner(keys, this.server.settings.prefix, settings.token);
     try {
-      const {number, sent} = await this.server.ask(keys, owner.adopt(mode, settings.ttlMs));
-      return number > 0 ? {keeper: this.server, owner, grant: {fence: number, from: sent}} : undefined;
+      const grant = await this.server.ask(keys, owner.adopt(mode, settings.ttlMs));
+      return grant.number > 0 ? {keeper: this.server, owner, grant} : undefined;
     } catch (error) {
       if (error instanceof WrongModeError) return undefined;
       throw error;

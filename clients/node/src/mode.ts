@@ -1,7 +1,7 @@
 // The changes of a hold's mode. While one is open the hold is renewed without naming its fence, because the server may have
 // given it another one.
 
-import {Acquisition, LATE_REPLY_MS, type Grant} from "./acquisition.js";
+import {Acquisition, LATE_REPLY_MS} from "./acquisition.js";
 import {NoAnswerError, NotHeldError, TimedOutError, invalid, isWrongType} from "./errors.js";
 import {LiveHold, type Hold} from "./hold.js";
 import {check, requestSettings, type Mode} from "./options.js";
@@ -26,16 +26,15 @@ export class HeldLock extends LiveHold implements Hold {
   }
 
   async downgrade(): Promise<void> {
-    await this.#change("read", undefined, async (server, call) => {
+    await this.#change("read", undefined, (server, call) => {
       this.mode = "read";
-      const {number, sent} = await server.ask(this.keys, call);
-      return {fence: number, from: sent};
+      return server.ask(this.keys, call);
     }, (error) => error instanceof NoAnswerError);
   }
 
   /** Runs a change, unless another one is open. What `isOpen` after an error is settled in the background. */
   async #change(
-    to: Mode, signal: AbortSignal | undefined, run: (server: Server, call: Call, stop: Stop) => Promise<Grant | undefined>,
+    to: Mode, signal: AbortSignal | undefined, run: (server: Server, call: Call, stop: Stop) => Promise<Answer | undefined>,
     isOpen: (error: unknown) => boolean,
   ): Promise<void> {
     const {keeper} = this;
@@ -73,8 +72,8 @@ export class HeldLock extends LiveHold implements Hold {
       return server.number({...one, reserved: true}, until);
     });
     if (to === "write" && (await ask(this.owner.withdraw())).number > 0) return;
-    const {number, sent} = await ask(to === "write" ? this.owner.adopt("write", this.ttlMs) : call);
-    if (number > 0) this.update(() => this.grant(to, {fence: number, from: sent}));
+    const grant = await ask(to === "write" ? this.owner.adopt("write", this.ttlMs) : call);
+    if (grant.number > 0) this.update(() => this.grant(to, grant));
   }
 }
 

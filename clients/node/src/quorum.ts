@@ -3,11 +3,11 @@
 
 import {monotonic, now} from "./clock.js";
 import {QuorumMissedError, TimedOutError, duration, invalid, type NodeReply, type SlockError} from "./errors.js";
-import type {Settings} from "./options.js";
+import type {Keeper} from "./hold.js";
+import type {RequestSettings, Settings} from "./options.js";
 import {Owner, REFUSE_MS, codeOf, explain, passes} from "./protocol.js";
 import type {Backend, Granted, LockRequest} from "./request.js";
-import type {Answer, Extension, Server} from "./server.js";
-import type {Keeper} from "./state.js";
+import type {Answer, Server} from "./server.js";
 import {Stop} from "./stop.js";
 import {SilentError, type Call} from "./transport.js";
 
@@ -61,7 +61,7 @@ export class QuorumBackend implements Backend {
       const votes = new Votes(this, request);
       const tally = await votes.attempt(stop);
       if (stop.problem) throw stop.problem.reason;
-      if (tally.isGranted) return {keeper: votes, owner: votes.owner, grant: {fence: 0, from: votes.sent}};
+      if (tally.isGranted) return {keeper: votes, owner: votes.owner, grant: {number: 0, sent: votes.sent}};
       if (tally.isRefused && isTry) return undefined;
       if (tally.isRefused) until = monotonic() + retryWaitForMs;
       const pause = isOnce || tally.isFinal ? undefined : poll(attempts);
@@ -76,7 +76,7 @@ export class QuorumBackend implements Backend {
     const {owner, sent} = votes;
     const {keys, mode, settings: {ttlMs}} = request;
     const tally = await votes.ask(() => false, (vote, until) => vote.take(owner.adopt(mode, ttlMs), until));
-    if (tally.isGranted) return {keeper: votes, owner, grant: {fence: 0, from: sent}};
+    if (tally.isGranted) return {keeper: votes, owner, grant: {number: 0, sent}};
     if (!tally.isRefused) throw tally.missed(keys, now() - sent);
     return undefined;
   }
@@ -99,7 +99,8 @@ class Vote {
     try {
       this.fence = (await this.server.number(call, until)).number;
     } catch (error) {
-      if (!["WRONGMODE", "NOTHELD", "WRONGTYPE"].includes(codeOf(error))) throw error;
+      // During its grace a node gives no new hold, so it has not got this one.
+      if (!["WRONGMODE", "NOTHELD", "WRONGTYPE", ...(this.fence > 0 ? ["GRACE"] : [])].includes(codeOf(error))) throw error;
       this.fence = 0;
     } finally {
       this.#isAsked = false;
@@ -162,13 +163,12 @@ class Votes implements Keeper {
    * Counts the nodes that still have the hold with the fence that they gave. All are sent the command that asks for the lock:
    * for the same owner token it extends the hold, and it brings a node back that has lost it.
    */
-  async extend(owner: Owner, {ttlMs, wanted}: Extension): Promise<Answer> {
+  async extend(owner: Owner, ttlMs: number, _: number, wanted: RequestSettings): Promise<Answer> {
     const call = {...owner.lock(this.request.mode, {...wanted, ttlMs}), reserved: true};
     const sent = now();
     const tally = await this.ask(({isCertain}) => isCertain, async (vote, until) => {
       const {fence} = vote;
-      // During its grace a node gives no new hold, so it has not got this one.
-      await vote.take(call, until).catch((error: unknown) => { if (codeOf(error) !== "GRACE") throw error; });
+      await vote.take(call, until);
       return fence !== 0 && vote.fence === fence;
     }, ttlMs);
     if (!tally.isCertain) throw tally.missed(owner.names, now() - sent);

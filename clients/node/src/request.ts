@@ -1,13 +1,12 @@
 // What is wanted: keys, a mode and options.
 
-import type {Grant} from "./acquisition.js";
 import {monotonic} from "./clock.js";
 import {ClosedError, LostError, NotHeldError, SlockError, TimedOutError} from "./errors.js";
-import type {Hold} from "./hold.js";
+import type {Hold, Keeper, LocksState} from "./hold.js";
 import {HeldLock} from "./mode.js";
 import {check, requestSettings, type Mode, type ReadOptions, type RequestOptions, type RequestSettings} from "./options.js";
 import type {Owner} from "./protocol.js";
-import type {Keeper, LocksState} from "./state.js";
+import type {Answer} from "./server.js";
 import {Stop} from "./stop.js";
 
 /** Ends a call. It then rejects with the reason of the signal, and leaves neither a hold nor a place in the queue. */
@@ -39,7 +38,7 @@ export interface Request<Options extends RequestOptions = RequestOptions> {
 export interface Granted {
   readonly keeper: Keeper;
   readonly owner: Owner;
-  readonly grant: Grant;
+  readonly grant: Answer;
 }
 
 /** What carries requests out: a server, or a quorum. */

@@ -14,18 +14,12 @@ const MOST_PAUSE_MS = 10_000;
 
 /** The reply to a command that may have been sent several times. */
 export interface Answer {
+  /** A fence, or how many. */
   readonly number: number;
   /** Before the copy was sent that was answered, by `now`. */
   readonly sent: number;
   /** Whether another copy may have been sent. */
   readonly isRepeated?: boolean | undefined;
-}
-
-/** What prolongs a hold. A fence of 0: whatever the token holds. */
-export interface Extension {
-  readonly ttlMs: number;
-  readonly fence: number;
-  readonly wanted: RequestSettings;
 }
 
 /** One server, or one cluster. */
@@ -65,8 +59,9 @@ export class Server {
   }
 
   /** Sends one extension, and waits for replicas if it has to. */
-  async extend(owner: Owner, {ttlMs, fence, wanted}: Extension, until: number, stop?: Stop): Promise<Answer> {
-    const {minReplicas, replicaTimeoutMs} = wanted;
+  async extend(
+    owner: Owner, ttlMs: number, fence: number, {minReplicas, replicaTimeoutMs}: RequestSettings, until: number, stop?: Stop,
+  ): Promise<Answer> {
     if (minReplicas === 0) return this.number(owner.extend(ttlMs, fence), until, stop);
     // WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would write
     // nothing, and any replica would do.
