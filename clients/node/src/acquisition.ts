@@ -5,7 +5,7 @@ import {monotonic, now} from "./clock.js";
 import {TimedOutError, duration, type SlockError} from "./errors.js";
 import {lockInfo, type Holder} from "./info.js";
 import type {Message, Ticket} from "./listener.js";
-import {exponential, type RequestSettings} from "./options.js";
+import {exponential, type Settings} from "./options.js";
 import {explain, passes, waiting, type Owner} from "./protocol.js";
 import {afterErrors, moreTelling, noAnswer, type Answer, type Server} from "./server.js";
 import {LEFT, type Stop} from "./stop.js";
@@ -54,7 +54,7 @@ export class Acquisition {
   #queueMs = 0;
 
   constructor(
-    readonly server: Server, readonly owner: Owner, readonly request: Call, readonly wanted: RequestSettings, readonly stop: Stop,
+    readonly server: Server, readonly owner: Owner, readonly request: Call, readonly wanted: Settings, readonly stop: Stop,
     readonly isTry = false,
   ) {
     this.#isOnce = isTry || wanted.waitMs === 0;
@@ -126,9 +126,12 @@ export class Acquisition {
   async #attempt(): Promise<Step | undefined> {
     const {server, owner} = this;
     const key = owner.keys[0]!;
-    const channel = this.#isOnce ? undefined : await this.#channel(key);
+    // A request that has not been refused waits only if there is a channel already.
+    const channel = this.#isOnce ? undefined : server.listener.channel(key, this.#waits);
+    if (channel) this.#ticket ??= server.listener.ticket(key);
+    if (channel?.since !== undefined) await this.#hear(SUBSCRIBE_MS);
     const queueMs = Math.max(1, Math.min(SERVER_WAIT_MS, this.#deadline - monotonic()));
-    const call = channel ? waiting(this.request, queueMs, channel, this.#ticket!.tag) : this.request;
+    const call = channel ? waiting(this.request, queueMs, channel.name, this.#ticket!.tag) : this.request;
     const until = Math.min(this.#limit, monotonic() + server.settings.retryForMs, this.#deadline + LATE_REPLY_MS);
     const sent = now();
     // Until the reply is there, a copy may be on its way. The end of a token of the program's might end another hold of it,
@@ -139,7 +142,7 @@ export class Acquisition {
     this.#isLoose = wasLoose || (Boolean(isRepeated) && !owner.isGiven);
     this.#contact = monotonic();
     if (value instanceof ReplyError) {
-      if (channel && server.listener.failed(key, value)) return "again";
+      if (channel && server.listener.failed(channel, value)) return "again";
       throw value;
     }
     if (Number(value) > 0) return this.#confirm(Number(value), sent, false);
@@ -156,14 +159,6 @@ export class Acquisition {
     const couldNotWait = this.#waits;
     this.#waits = true;
     return couldNotWait ? "poll" : "again";
-  }
-
-  /** The channel to wait by. A request that has not been refused waits only if there is one already. */
-  async #channel(key: string): Promise<string | undefined> {
-    const {name, isNew} = this.server.listener.channel(key, this.#waits);
-    if (name) this.#ticket ??= this.server.listener.ticket(key);
-    if (isNew) await this.#hear(SUBSCRIBE_MS);
-    return name;
   }
 
   async #hear(ms: number): Promise<Message | undefined> {

@@ -3,7 +3,7 @@
 import {monotonic, now} from "./clock.js";
 import {ClosedError, LostError, NotHeldError, isWrongType, textOf, type Reason, type SlockError} from "./errors.js";
 import type {Reporter} from "./hooks.js";
-import {check, type Mode, type RequestSettings, type Settings} from "./options.js";
+import {check, type Mode, type Settings} from "./options.js";
 import {explain, type Owner} from "./protocol.js";
 import {repeat, type Answer} from "./server.js";
 import type {Stop} from "./stop.js";
@@ -60,7 +60,7 @@ export interface Hold extends AsyncDisposable {
 /** Where a hold is kept: one server, or the nodes of a quorum. */
 export interface Keeper {
   /** Sends one extension. The number of the answer is 0 if the hold is gone. */
-  extend(owner: Owner, ttlMs: number, fence: number, wanted: RequestSettings, until: number): Promise<Answer>;
+  extend(owner: Owner, ttlMs: number, fence: number, wanted: Settings, until: number): Promise<Answer>;
   /** Releases, or has the hold end after a time, and tells whether it was there. */
   end(owner: Owner, fence: number, afterMs: number): Promise<boolean>;
   /** Releases in the background. */
@@ -92,12 +92,12 @@ export class LocksState {
   });
 
   /**
-   * `follow` is called with a key of the first hold that is renewed, and with nothing after the last. `counted` is the part of a ttl that
+   * `follow` is called with a key of the first hold that is renewed, and with "" after the last. `counted` is the part of a ttl that
    * counts for the validity.
    */
   constructor(
     readonly settings: Settings, readonly reporter: Reporter, readonly counted: (ttlMs: number) => number,
-    readonly follow: (key: string | undefined) => void,
+    readonly follow: (key: string) => void,
   ) {}
 
   get holds(): LiveHold[] { return [...this.#holds.values()].map((one) => one.deref()).filter((hold) => hold !== undefined); }
@@ -107,13 +107,13 @@ export class LocksState {
     const {remains} = hold;
     this.#holds.set(remains, hold.self);
     this.#registry.register(hold, remains);
-    if (remains.isRenewed && ++this.#renewed === 1) this.follow(remains.owner.keys[0]);
+    if (remains.isRenewed && ++this.#renewed === 1) this.follow(remains.owner.keys[0]!);
   }
 
   /** A hold has ended. False: it had before. */
   ended(remains: Remains): boolean {
     const wasThere = this.#holds.delete(remains);
-    if (wasThere && remains.isRenewed && --this.#renewed === 0) this.follow(undefined);
+    if (wasThere && remains.isRenewed && --this.#renewed === 0) this.follow("");
     return wasThere;
   }
 }
@@ -147,7 +147,7 @@ export class LiveHold {
   #turn: Promise<unknown> | undefined;
 
   constructor(
-    readonly locks: LocksState, readonly keeper: Keeper, readonly owner: Owner, readonly wanted: RequestSettings, public mode: Mode,
+    readonly locks: LocksState, readonly keeper: Keeper, readonly owner: Owner, readonly wanted: Settings, public mode: Mode,
     grant: Answer,
   ) {
     this.ttlMs = wanted.ttlMs;

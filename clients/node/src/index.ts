@@ -1,9 +1,28 @@
 // Locks of the SLOCK module of Redis and Valkey. The README says how to use them.
 
-import {transportOf, type Client} from "./client.js";
+import {ClientTransport} from "./connections.js";
+import {invalid} from "./errors.js";
+import {ioredisBase, type Ioredis} from "./ioredis.js";
 import {LockService, ServerBackend, type Locks as LocksApi} from "./locks.js";
+import {nodeRedisBase, type NodeRedis} from "./node_redis.js";
 import {settingsOf, type LocksOptions, type QuorumOptions} from "./options.js";
 import {QuorumBackend} from "./quorum.js";
+import type {Transport} from "./transport.js";
+
+/**
+ * What `Locks` is made from: a client of node-redis (`createClient`, `createClientPool`, `createCluster`, `createSentinel`), of
+ * ioredis or iovalkey (`Redis`, also by Sentinels, and `Cluster`), or a `Transport`.
+ */
+export type Client = NodeRedis | Ioredis | Transport;
+
+function transportOf(client: Client): Transport {
+  const has = (method: string): boolean => typeof (client as unknown as Record<string, unknown> | undefined)?.[method] === "function";
+  if (has("listen")) return client as Transport;
+  if (has("call")) return new ClientTransport(ioredisBase(client as Ioredis));
+  if (has("sendCommand")) return new ClientTransport(nodeRedisBase(client as NodeRedis));
+  const what = (client as object | undefined)?.constructor?.name ?? String(client);
+  throw invalid(`the client must be one of node-redis 5 or 6, ioredis 5 or 6, or iovalkey, not ${what}`);
+}
 
 /** What a program asks for locks. */
 export type Locks = LocksApi;
@@ -25,7 +44,6 @@ export const Quorum: new (clients: readonly Client[], options?: QuorumOptions) =
   }
 };
 
-export type {Client} from "./client.js";
 export {
   ClosedError, DeadlockError, LostError, ModuleNotLoadedError, NoAnswerError, NotHeldError, QueueFullError, QuorumMissedError,
   RefusedError, SlockError, TimedOutError, TooFewReplicasError, WrongModeError, type NodeReply, type Reason,

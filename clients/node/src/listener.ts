@@ -52,31 +52,31 @@ interface Channel {
 
 /** What the waits at one server share. */
 export class Listener {
+  /** Whether a channel stays open where nobody waits: its end tells of another primary. */
+  isFollowed = false;
   readonly #channels = new Map<number, Channel>();
   readonly #tickets = new Map<string, Ticket>();
   /** Until when requests poll, because the user may not use channels. */
   #pollUntil = -Infinity;
-  /** Whether a channel stays open where nobody waits: its end tells of another primary. */
-  isFollowed = false;
   #timer: NodeJS.Timeout | undefined;
 
   /** `changed` is called when messages may have been missed. */
   constructor(readonly transport: Transport, readonly reporter: Reporter, readonly changed: () => void) {}
 
-  /** The name of the channel for a key, if there is one. With `open` it subscribes to one, which then is new. */
-  channel(key: string, open: boolean): {name: string | undefined; isNew: boolean} {
-    const slot = this.#slot(key);
+  /** The channel for a key, if there is one. With `open` it subscribes to one. */
+  channel(key: string, open: boolean): Channel | undefined {
     const at = monotonic();
+    if (at < this.#pollUntil) return undefined;
+    const slot = this.#slot(key);
     let channel = this.#channels.get(slot);
-    const isNew = !channel && open && at >= this.#pollUntil;
-    if (isNew) {
+    if (!channel && open) {
       const made: Channel = {slot, name: this.#name(slot, key), since: at, usedAt: at, stop() {}};
       this.#channels.set(slot, channel = made);
       made.stop = this.transport.listen(made.name, (payload) => this.#deliver(payload), () => this.#again(made));
       this.#timer ??= setInterval(() => this.#rest(), IDLE_MS).unref();
     }
     if (channel) channel.usedAt = at;
-    return {name: at < this.#pollUntil ? undefined : channel?.name, isNew};
+    return channel;
   }
 
   ticket(key: string): Ticket {
@@ -88,10 +88,9 @@ export class Listener {
   forget(ticket: Ticket | undefined): void { if (ticket) this.#tickets.delete(ticket.tag); }
 
   /** Notes that a request was refused because of its channel, and tells whether the user may not use it. */
-  failed(key: string, error: ReplyError): boolean {
+  failed(channel: Channel, error: ReplyError): boolean {
     const isDenied = codeOf(error) === "NOPERM" && error.message.includes("channel");
-    const channel = this.#channels.get(this.#slot(key));
-    if (!channel || !(isDenied || codeOf(error) === "NOSUBSCRIBER")) return isDenied;
+    if (!isDenied && codeOf(error) !== "NOSUBSCRIBER") return false;
     const isInVain = isDenied || (channel.since !== undefined && monotonic() - channel.since > TRIAL_MS);
     if (isInVain) {
       this.#pollUntil = monotonic() + POLL_FOR_MS;
@@ -102,24 +101,21 @@ export class Listener {
   }
 
   /** Ends all subscriptions. */
-  close(): void {
-    for (const channel of this.#channels.values()) this.#close(channel);
-    clearInterval(this.#timer);
-    this.#timer = undefined;
-  }
+  close(): void { this.#channels.forEach((channel) => this.#close(channel)); }
 
   #close(channel: Channel): void {
-    this.#channels.delete(channel.slot);
+    if (this.#channels.get(channel.slot) === channel) this.#channels.delete(channel.slot);
     channel.stop();
+    if (this.#channels.size > 0) return;
+    clearInterval(this.#timer);
+    this.#timer = undefined;
   }
 
   /** Closes the channels that nobody uses. */
   #rest(): void {
     const slots = new Set([...this.#tickets.values()].map(({slot}) => slot));
-    for (const channel of this.#channels.values()) {
-      if (!this.isFollowed && !slots.has(channel.slot) && monotonic() - channel.usedAt >= IDLE_MS) this.#close(channel);
-    }
-    if (this.#channels.size === 0) this.close();
+    const isIdle = ({slot, usedAt}: Channel): boolean => !this.isFollowed && !slots.has(slot) && monotonic() - usedAt >= IDLE_MS;
+    [...this.#channels.values()].filter(isIdle).forEach((channel) => this.#close(channel));
   }
 
   /** Has all requests of a channel sent again. */

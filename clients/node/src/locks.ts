@@ -18,7 +18,7 @@ export interface Locks extends AsyncDisposable {
   /** A request for the lock of a key, or of all keys or none, as the one writer. It sends nothing. */
   write(keys: string | readonly string[], options?: RequestOptions): Request;
   /** The same as a reader. With a limit it is one of so many permits. */
-  read(keys: string | readonly string[], options?: ReadOptions): Request<ReadOptions>;
+  read(keys: string | readonly string[], options?: ReadOptions): Request;
   /** Who holds the lock of the key and who waits for it, all of them. Of a quorum: at its first node. */
   info(key: string): Promise<LockInfo>;
   /** Which locks are waited for whose keys begin with the prefix, on all nodes of a cluster, the longest wait first. */
@@ -51,9 +51,9 @@ export class LockService implements Locks {
     }));
     this.#backend = backend(this.#servers, settings);
     this.#state = new LocksState(settings, reporter, this.#backend.counted, (key) => {
-      const {listener, transport} = this.#servers[0]!;
-      listener.isFollowed = key !== undefined && Boolean(transport.topology.hasFailover);
-      if (listener.isFollowed) listener.channel(key!, true);
+      const {listener, transport: {topology}} = this.#servers[0]!;
+      listener.isFollowed = key !== "" && Boolean(topology.hasFailover);
+      if (listener.isFollowed) listener.channel(key, true);
     });
   }
 
@@ -99,7 +99,7 @@ export class LockService implements Locks {
   [Symbol.asyncDispose](): Promise<void> { return this.close(); }
 
   #request(mode: Mode, keys: string | readonly string[], options: ReadOptions): LockRequest {
-    const settings = requestSettings(this.#state.settings.request, options);
+    const settings = requestSettings(this.#state.settings, options);
     return new LockRequest(this.#state, this.#backend, typeof keys === "string" ? [keys] : [...keys], mode, settings);
   }
 

@@ -16,7 +16,7 @@ export class HeldLock extends LiveHold implements Hold {
 
   async upgrade({waitMs = Infinity, signal}: Parameters<Hold["upgrade"]>[0] = {}): Promise<void> {
     const {minReplicas, replicaTimeoutMs} = this.wanted;
-    const wanted = requestSettings(this.locks.settings.request, {ttlMs: this.ttlMs, waitMs, minReplicas, replicaTimeoutMs});
+    const wanted = requestSettings(this.locks.settings, {ttlMs: this.ttlMs, waitMs, minReplicas, replicaTimeoutMs});
     check(this.keys, "write", wanted, this.locks.counted);
     let acquisition: Acquisition | undefined;
     await this.#change("write", signal, (server, call, stop) => {

@@ -85,57 +85,34 @@ export const exponentialPause = (firstMs: number, mostMs: number, attempts = Inf
 export const exponential = (firstMs: number, mostMs: number, n: number): number =>
   Math.min(firstMs * 2 ** n, Math.max(firstMs, mostMs)) * (0.5 + Math.random() / 2);
 
+const METADATA = `host=${hostname()} pid=${process.pid}${isMainThread ? "" : ` task=worker-${threadId}`}`;
+
 const REQUEST = {
-  ttlMs: 10_000,
-  waitMs: Infinity,
-  metadata: `host=${hostname()} pid=${process.pid}${isMainThread ? "" : ` task=worker-${threadId}`}`,
-  renew: true,
-  maxHoldMs: Infinity,
-  atLeastMs: 0,
-  token: undefined as string | undefined,
-  minReplicas: 0,
-  replicaTimeoutMs: 1_000,
-  label: undefined as string | undefined,
-  limit: undefined as number | undefined,
+  ttlMs: 10_000, waitMs: Infinity, metadata: METADATA, renew: true, maxHoldMs: Infinity, atLeastMs: 0, minReplicas: 0,
+  replicaTimeoutMs: 1_000, token: undefined as string | undefined, label: undefined as string | undefined, limit: undefined as number | undefined,
 };
+const LOCKS = {...REQUEST, prefix: "", retryForMs: 3_000, retryWaitForMs: 60_000, hooks: {} as Hooks};
+const QUORUM = {...LOCKS, poll: exponentialPause(20, 250), nodeTimeoutMs: undefined as number | undefined, driftFactor: 0.01, failFast: false};
 
-const LOCKS = {prefix: "", retryForMs: 3_000, retryWaitForMs: 60_000, hooks: {} as Hooks};
+/** All options with their defaults. */
+export type Settings = Readonly<typeof QUORUM>;
 
-const QUORUM = {poll: exponentialPause(20, 250), nodeTimeoutMs: undefined as number | undefined, driftFactor: 0.01, failFast: false};
+export const settingsOf = (options: QuorumOptions, isQuorum: boolean): Settings => merged(QUORUM, options, isQuorum ? QUORUM : LOCKS);
 
-/** The options of a request with their defaults. */
-export type RequestSettings = Readonly<typeof REQUEST>;
+/** The settings with the options of a request. */
+export const requestSettings = (settings: Settings, options: ReadOptions): Settings => merged(settings, options, REQUEST);
 
-/** Those of Locks or a quorum. */
-export type Settings = Readonly<typeof LOCKS & typeof QUORUM & {request: RequestSettings}>;
-
-export function settingsOf(options: QuorumOptions, isQuorum: boolean): Settings {
-  const own = isQuorum ? {...LOCKS, ...QUORUM} : LOCKS;
-  const isOwn = (name: string): boolean => name in own;
-  const named = Object.entries(options);
-  return {
-    ...LOCKS, ...QUORUM, ...merged(own, Object.fromEntries(named.filter(([name]) => isOwn(name)))),
-    request: requestSettings(REQUEST, Object.fromEntries(named.filter(([name]) => !isOwn(name)))),
-  };
-}
-
-/** The settings with the options that are given. */
-export const requestSettings = (settings: RequestSettings, options: ReadOptions): RequestSettings => merged(settings, options);
-
-function merged<T extends object>(defaults: T, options: object): T {
-  const all = {...defaults};
-  for (const [name, value] of Object.entries(options)) {
-    if (!(name in defaults)) throw invalid(`there is no option "${name}"`);
-    if (value !== undefined) all[name as keyof T] = value as T[keyof T];
-  }
-  return all;
+function merged(settings: Settings, options: object, known: object): Settings {
+  const given = Object.entries(options).filter(([, value]) => value !== undefined);
+  for (const [name] of given) if (!(name in known)) throw invalid(`there is no option "${name}"`);
+  return {...settings, ...Object.fromEntries(given)};
 }
 
 /** The least value of each number. A hold counts as valid for a little more than 1 ms less than its ttl. */
 const LEAST = {ttlMs: 2, waitMs: 0, limit: 1, maxHoldMs: 0, atLeastMs: 0, minReplicas: 0, replicaTimeoutMs: 1};
 
 /** What is wrong with a request, before anything is sent. */
-export function check(keys: readonly string[], mode: Mode, wanted: RequestSettings, counted: (ttlMs: number) => number): void {
+export function check(keys: readonly string[], mode: Mode, wanted: Settings, counted: (ttlMs: number) => number): void {
   const {ttlMs, limit, metadata, token, minReplicas} = wanted;
   if (keys.length < 1 || keys.length > 1024) throw invalid(`a request needs 1 to 1024 keys, not ${keys.length}`);
   if (keys.some((key) => typeof key !== "string" || key === "")) throw invalid("a key must be a text, and must not be empty");

@@ -4,7 +4,7 @@ import {randomBytes} from "node:crypto";
 import {
   DeadlockError, ModuleNotLoadedError, NotHeldError, QueueFullError, RefusedError, SlockError, WrongModeError,
 } from "./errors.js";
-import type {Mode, RequestSettings} from "./options.js";
+import type {Mode, Settings} from "./options.js";
 import {ReplyError, UnusableError, type Call} from "./transport.js";
 
 /** For how long the server refuses an owner token after the end of its acquisition, in ms: nothing is on its way after that. */
@@ -27,7 +27,7 @@ export class Owner {
     this.keys = prefix ? names.map((name) => prefix + name) : names;
   }
 
-  lock(mode: Mode, wanted: Pick<RequestSettings, "ttlMs"> & Partial<RequestSettings>): Call {
+  lock(mode: Mode, wanted: Pick<Settings, "ttlMs"> & Partial<Settings>): Call {
     const [single, several] = mode === "write" ? ["SLOCK.LOCK", "SLOCK.MLOCK"] : ["SLOCK.RLOCK", "SLOCK.MRLOCK"];
     const words = [milliseconds(wanted.ttlMs)];
     if (wanted.metadata) words.push("META", wanted.metadata);

@@ -4,7 +4,7 @@
 import {monotonic, now} from "./clock.js";
 import {QuorumMissedError, TimedOutError, duration, invalid, type NodeReply, type SlockError} from "./errors.js";
 import type {Keeper} from "./hold.js";
-import type {RequestSettings, Settings} from "./options.js";
+import type {Settings} from "./options.js";
 import {Owner, REFUSE_MS, codeOf, explain, passes} from "./protocol.js";
 import type {Backend, Granted, LockRequest} from "./request.js";
 import type {Answer, Server} from "./server.js";
@@ -163,7 +163,7 @@ class Votes implements Keeper {
    * Counts the nodes that still have the hold with the fence that they gave. All are sent the command that asks for the lock:
    * for the same owner token it extends the hold, and it brings a node back that has lost it.
    */
-  async extend(owner: Owner, ttlMs: number, _: number, wanted: RequestSettings): Promise<Answer> {
+  async extend(owner: Owner, ttlMs: number, _: number, wanted: Settings): Promise<Answer> {
     const call = {...owner.lock(this.request.mode, {...wanted, ttlMs}), reserved: true};
     const sent = now();
     const tally = await this.ask(({isCertain}) => isCertain, async (vote, until) => {

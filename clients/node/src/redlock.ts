@@ -1,53 +1,42 @@
 // A class in the manner of redlock 5, over `Locks`. REDLOCK.md has the differences.
 
 import {EventEmitter} from "node:events";
-import type {Client} from "./client.js";
 import {LostError} from "./errors.js";
 import type {Hold} from "./hold.js";
-import {Attempts, type Retries} from "./redlock_attempts.js";
+import type {Client} from "./index.js";
+import {Attempts, DEFAULTS, isLocked, quit, type Settings as Retries} from "./redlock_attempts.js";
 
 export interface Settings extends Retries {
-  /** Of a quorum: which part of the duration the clocks may drift. */
-  readonly driftFactor: number;
   /** Not used: the watchdog extends after a third of the duration. */
   readonly automaticExtensionThreshold: number;
 }
 
-export interface ExecutionStats {
-  readonly membershipSize: number;
-  readonly quorumSize: number;
-  readonly votesFor: Set<Client>;
-  readonly votesAgainst: Map<Client, Error>;
-}
-
-export interface ExecutionResult { readonly attempts: readonly Promise<ExecutionStats>[] }
-
 export type RedlockAbortSignal = AbortSignal & {error?: Error};
 
-const DEFAULTS: Settings = {driftFactor: 0.01, retryCount: 10, retryDelay: 200, retryJitter: 100, automaticExtensionThreshold: 500};
-const NO_QUORUM = "The operation was unable to achieve a quorum during its retry window.";
+type Routine<T> = (signal: RedlockAbortSignal) => Promise<T>;
 
 /** Others have one of the resources. */
 export class ResourceLockedError extends Error { override readonly name = "ResourceLockedError"; }
 
-/** The operation did not succeed. `attempts` has what the clients replied last; the cause is the error of the library. */
+/** The operation did not succeed. The cause is the error of the library. */
 export class ExecutionError extends Error {
   override readonly name = "ExecutionError";
-
-  constructor(message: string, readonly attempts: ExecutionResult["attempts"], options?: ErrorOptions) { super(message, options); }
+  /** Always empty: the cause says what the clients replied. */
+  readonly attempts: readonly never[] = [];
 }
 
 /** What was locked. */
 export class Lock {
+  /** Always empty. */
+  readonly attempts: readonly never[] = [];
   /** Until when the lock is certain, in ms since 1970. */
   expiration: number;
 
-  constructor(
-    readonly redlock: Redlock, readonly resources: string[], readonly value: string, readonly attempts: ExecutionResult["attempts"],
-    readonly hold: Hold,
-  ) { this.expiration = Date.now() + hold.remainingMs; }
+  constructor(readonly redlock: Redlock, readonly resources: string[], readonly value: string, readonly hold: Hold) {
+    this.expiration = Date.now() + hold.remainingMs;
+  }
 
-  release(): Promise<ExecutionResult> { return this.redlock.release(this); }
+  release(): Promise<{attempts: readonly never[]}> { return this.redlock.release(this); }
 
   extend(duration: number): Promise<Lock> { return this.redlock.extend(this, duration); }
 }
@@ -62,45 +51,44 @@ export class Redlock extends EventEmitter {
     this.on("error", () => {}); // without a listener Node would end the program
     this.clients = new Set(clients);
     if (this.clients.size === 0) throw new Error("Redlock must be instantiated with at least one redis client.");
-    this.settings = {...DEFAULTS, ...settings};
-    this.#attempts = new Attempts([...this.clients], this.settings.driftFactor, (error) => this.emit("error", error));
+    this.settings = {...DEFAULTS, automaticExtensionThreshold: 500, ...settings};
+    this.#attempts = new Attempts([...this.clients], this.settings, (error) => this.emit("error", error));
   }
 
   /** Quits the clients, after the connections of the library. */
   async quit(): Promise<void> {
     await this.#attempts.locks.close();
-    await Promise.all([...this.clients].map((client) => (client as {quit?(): unknown}).quit?.()));
+    await quit(this.clients);
   }
 
-  async acquire(resources: string[], duration: number, settings?: Partial<Settings>): Promise<Lock> {
+  acquire(resources: string[], duration: number, settings?: Partial<Settings>): Promise<Lock> {
     return this.#acquire(resources, duration, settings, false);
   }
 
-  async release(lock: Lock, _?: Partial<Settings>): Promise<ExecutionResult> {
+  async release(lock: Lock, _?: Partial<Settings>): Promise<{attempts: readonly never[]}> {
     lock.expiration = 0;
-    return this.#told(lock.resources, lock.hold.release().then(() => this.#result(lock.resources)));
+    await this.#told(lock.hold.release());
+    return {attempts: []};
   }
 
   /** Another `Lock` in place of the one that there is. It never shortens. */
   async extend(existing: Lock, duration: number, _?: Partial<Settings>): Promise<Lock> {
     whole(duration);
-    if (existing.expiration < Date.now()) throw new ExecutionError("Cannot extend an already-expired lock.", []);
-    const {resources, value, hold} = existing;
-    await this.#told(resources, hold.extend(duration));
+    if (existing.expiration < Date.now()) throw new ExecutionError("Cannot extend an already-expired lock.");
+    await this.#told(existing.hold.extend(duration));
     existing.expiration = 0;
-    return new Lock(this, resources, value, this.#result(resources).attempts, hold);
+    return new Lock(this, existing.resources, existing.value, existing.hold);
   }
 
   /** Does the routine under the lock, which is extended meanwhile. Its signal is aborted when the lock is lost. */
   async using<T>(
-    resources: string[], duration: number, settingsOrRoutine: Partial<Settings> | ((signal: RedlockAbortSignal) => Promise<T>),
-    optionalRoutine?: (signal: RedlockAbortSignal) => Promise<T>,
+    resources: string[], duration: number, settingsOrRoutine: Partial<Settings> | Routine<T>, optionalRoutine?: Routine<T>,
   ): Promise<T> {
     const routine = optionalRoutine ?? settingsOrRoutine;
     if (typeof routine !== "function") throw new Error("INVARIANT: routine is not a function.");
     const lock = await this.#acquire(resources, duration, typeof settingsOrRoutine === "function" ? {} : settingsOrRoutine, true);
     const signal: RedlockAbortSignal = lock.hold.signal;
-    signal.addEventListener("abort", () => (signal.error = this.#failed(resources, signal.reason)), {once: true});
+    signal.addEventListener("abort", () => (signal.error = this.#failed(signal.reason) as Error), {once: true});
     const done = await (async () => routine(signal))().then((result) => ({result}), (error: unknown) => ({error}));
     const problem = await lock.release().then(() => undefined, (error: Error) => error);
     if ("error" in done) throw done.error;
@@ -110,32 +98,17 @@ export class Redlock extends EventEmitter {
 
   async #acquire(resources: string[], duration: number, settings: Partial<Settings> | undefined, renew: boolean): Promise<Lock> {
     whole(duration);
-    const hold = await this.#told(resources, this.#attempts.acquire(resources, duration, {...this.settings, ...settings}, renew));
-    return new Lock(this, resources, hold.token, this.#result(resources).attempts, hold);
+    const hold = await this.#told(this.#attempts.acquire(resources, duration, {...this.settings, ...settings}, renew));
+    return new Lock(this, resources, hold.token, hold);
   }
 
-  async #told<T>(resources: string[], given: Promise<T>): Promise<T> {
-    try {
-      return await given;
-    } catch (error) {
-      throw error instanceof TypeError ? error : this.#failed(resources, error);
-    }
-  }
+  #told<T>(given: Promise<T>): Promise<T> { return given.catch((error: unknown) => { throw this.#failed(error); }); }
 
-  #failed(resources: string[], cause: unknown): ExecutionError {
-    const {attempts} = this.#result(resources, cause);
-    return new ExecutionError(NO_QUORUM, attempts, {cause});
-  }
-
-  /** What the clients replied. What was against it is an event too. */
-  #result(resources: string[], error?: unknown): ExecutionResult {
-    const locked = (): Error => new ResourceLockedError(`The operation was applied to: 0 of the ${resources.length} requested resources.`);
-    const votes = this.#attempts.votes(error, locked);
-    const votesAgainst = new Map(votes.filter(({problem}) => problem).map(({client, problem}) => [client, problem as Error]));
-    for (const problem of votesAgainst.values()) this.emit("error", problem);
-    const votesFor = new Set(votes.filter(({problem}) => !problem).map(({client}) => client));
-    const stats = {membershipSize: votes.length, quorumSize: Math.floor(votes.length / 2) + 1, votesFor, votesAgainst};
-    return {attempts: [Promise.resolve(stats)]};
+  #failed(cause: unknown): unknown {
+    if (cause instanceof TypeError) return cause;
+    const text = "The operation was unable to achieve a quorum during its retry window.";
+    this.emit("error", isLocked(cause) ? new ResourceLockedError((cause as Error).message, {cause}) : cause);
+    return new ExecutionError(text, {cause});
   }
 }
 

@@ -1,13 +1,12 @@
 // A class in the manner of redlock 4.2, over `Locks`. REDLOCK.md has the differences.
 
 import {EventEmitter} from "node:events";
-import type {Client} from "./client.js";
 import type {Hold} from "./hold.js";
-import {Attempts, type Retries} from "./redlock_attempts.js";
+import type {Client} from "./index.js";
+import {Attempts, DEFAULTS, isLocked, quit, type Settings} from "./redlock_attempts.js";
 
 type Callback<T> = (error: unknown, value?: T) => void;
-
-const DEFAULTS: Redlock.Options = {driftFactor: 0.01, retryCount: 10, retryDelay: 200, retryJitter: 100};
+type Options = Partial<Settings>;
 
 /** The operation did not succeed. The cause is the error of the library. */
 class LockError extends Error {
@@ -19,11 +18,11 @@ class LockError extends Error {
 class Lock {
   /** Until when the lock is certain, in ms since 1970. */
   expiration: number;
+  readonly attempts = 1;
 
-  constructor(
-    readonly redlock: Redlock, readonly resource: string | string[], readonly value: string, readonly attempts: number,
-    readonly attemptsRemaining: number, readonly hold: Hold,
-  ) { this.expiration = Date.now() + hold.remainingMs; }
+  constructor(readonly redlock: Redlock, readonly resource: string[], readonly value: string, readonly attemptsRemaining: number, readonly hold: Hold) {
+    this.expiration = Date.now() + hold.remainingMs;
+  }
 
   unlock(callback?: Callback<void>): Promise<void> { return this.redlock.unlock(this, callback); }
 
@@ -33,40 +32,26 @@ class Lock {
 class Redlock extends EventEmitter {
   static readonly LockError = LockError;
   static readonly Lock = Lock;
-  readonly driftFactor: number;
-  readonly retryCount: number;
-  readonly retryDelay: number;
-  readonly retryJitter: number;
+  readonly #settings: Settings;
   readonly #attempts: Attempts;
 
-  constructor(readonly servers: readonly Client[], options: Partial<Redlock.Options> = {}) {
+  constructor(readonly servers: readonly Client[], options: Options = {}) {
     super();
     if (servers.length === 0) throw new Error("Redlock must be instantiated with at least one redis server.");
-    ({driftFactor: this.driftFactor, retryCount: this.retryCount, retryDelay: this.retryDelay, retryJitter: this.retryJitter} = {...DEFAULTS, ...options});
-    this.#attempts = new Attempts(servers, this.driftFactor, (error) => this.emit("clientError", error));
+    this.#settings = Object.assign(this, DEFAULTS, options);
+    this.#attempts = new Attempts(servers, this.#settings, (error) => this.emit("clientError", error));
   }
 
   /** Quits the clients, after the connections of the library. */
-  quit(callback?: Callback<unknown[]>): Promise<unknown[]> {
-    return told(callback, async () => {
-      await this.#attempts.locks.close();
-      return Promise.all(this.servers.map((client) => (client as {quit?(): unknown}).quit?.()));
-    });
-  }
+  quit(callback?: Callback<unknown[]>): Promise<unknown[]> { return told(callback, this.#attempts.locks.close().then(() => quit(this.servers))); }
 
-  lock(resource: string | string[], ttl: number, callback?: Callback<Lock>): Promise<Lock> {
-    return this.lockWithOptions(resource, ttl, {}, callback);
-  }
+  lock(resource: string | string[], ttl: number, callback?: Callback<Lock>): Promise<Lock> { return this.lockWithOptions(resource, ttl, {}, callback); }
 
-  lockWithOptions(resource: string | string[], ttl: number, options: Partial<Redlock.Options>, callback?: Callback<Lock>): Promise<Lock> {
-    const retries = {...this as Retries, ...options};
-    const attempts = retries.retryCount + 1;
-    return told(callback, async () => {
-      const hold = await this.#attempts.acquire([resource].flat(), ttl, retries, false).catch((error: unknown) => {
-        throw this.#failed(`Exceeded ${retries.retryCount} attempts to lock the resource "${resource}".`, error, attempts);
-      });
-      return new Lock(this, [resource].flat(), hold.token, 1, retries.retryCount - 1, hold);
-    });
+  lockWithOptions(resource: string | string[], ttl: number, options: Options, callback?: Callback<Lock>): Promise<Lock> {
+    const settings = {...this.#settings, ...options};
+    const names = [resource].flat();
+    return told(callback, this.#attempts.acquire(names, ttl, settings).then(
+      (hold) => new Lock(this, names, hold.token, settings.retryCount - 1, hold), this.#failed("lock", names, settings.retryCount)));
   }
 
   /** For `using` of bluebird, which the program has to have. */
@@ -77,45 +62,37 @@ class Redlock extends EventEmitter {
 
   unlock(lock: Lock, callback?: Callback<void>): Promise<void> {
     lock.expiration = 0;
-    return told(callback, () => lock.hold.release().catch((error: unknown) => {
-      throw this.#failed(`Unable to fully release the lock on resource "${lock.resource}".`, error);
-    }));
+    return told(callback, lock.hold.release().catch(this.#failed("unlock", lock.resource)));
   }
 
   /** Extends the lock and gives it. It never shortens. */
   extend(lock: Lock, ttl: number, callback?: Callback<Lock>): Promise<Lock> {
-    return told(callback, async () => {
-      if (lock.expiration < Date.now()) {
-        throw new LockError(`Cannot extend lock on resource "${lock.resource}" because the lock has already expired.`, 0);
-      }
-      await lock.hold.extend(ttl).catch((error: unknown) => {
-        throw this.#failed(`Exceeded ${this.retryCount} attempts to lock the resource "${lock.resource}".`, error, 1);
-      });
+    const text = `Cannot extend lock on resource "${lock.resource}" because the lock has already expired.`;
+    const extended = lock.expiration < Date.now() ? Promise.reject(new LockError(text, 0)) : lock.hold.extend(ttl);
+    return told(callback, extended.catch(this.#failed("lock", lock.resource, this.#settings.retryCount)).then(() => {
       lock.expiration = Date.now() + lock.hold.remainingMs;
       return lock;
-    });
+    }));
   }
 
-  acquire(resource: string | string[], ttl: number, callback?: Callback<Lock>): Promise<Lock> { return this.lock(resource, ttl, callback); }
+  acquire(...all: Parameters<Redlock["lock"]>): Promise<Lock> { return this.lock(...all); }
 
-  acquireWithOptions(resource: string | string[], ttl: number, options: Partial<Redlock.Options>, callback?: Callback<Lock>): Promise<Lock> {
-    return this.lockWithOptions(resource, ttl, options, callback);
-  }
+  acquireWithOptions(...all: Parameters<Redlock["lockWithOptions"]>): Promise<Lock> { return this.lockWithOptions(...all); }
 
-  release(lock: Lock, callback?: Callback<void>): Promise<void> { return this.unlock(lock, callback); }
+  release(...all: Parameters<Redlock["unlock"]>): Promise<void> { return this.unlock(...all); }
 
-  #failed(message: string, cause: unknown, attempts?: number): unknown {
-    if (cause instanceof TypeError) return cause;
-    for (const {problem} of this.#attempts.votes(cause, () => new Error("locked"))) if (problem) this.emit("clientError", problem);
-    return new LockError(message, attempts, {cause});
+  /** Throws the error of redlock for one of the library. */
+  #failed(what: "lock" | "unlock", resource: string[], retryCount?: number): (cause: unknown) => never {
+    return (cause) => {
+      if (cause instanceof TypeError || cause instanceof LockError) throw cause;
+      if (!isLocked(cause)) this.emit("clientError", cause);
+      if (what === "unlock") throw new LockError(`Unable to fully release the lock on resource "${resource}".`, undefined, {cause});
+      throw new LockError(`Exceeded ${retryCount} attempts to lock the resource "${resource}".`, retryCount! + 1, {cause});
+    };
   }
 }
 
 namespace Redlock {
-  export interface Options extends Retries {
-    /** Of a quorum: which part of the ttl the clocks may drift. */
-    readonly driftFactor: number;
-  }
   export type Lock = InstanceType<typeof Redlock.Lock>;
   export type LockError = InstanceType<typeof Redlock.LockError>;
 }
@@ -123,8 +100,7 @@ namespace Redlock {
 export = Redlock;
 
 /** A promise, and a call of the callback if there is one. Then nobody has to catch. */
-function told<T>(callback: Callback<T> | undefined, work: () => Promise<T>): Promise<T> {
-  const done = work();
+function told<T>(callback: Callback<T> | undefined, done: Promise<T>): Promise<T> {
   if (callback) done.then((value) => callback(null, value), (error: unknown) => callback(error));
   return done;
 }

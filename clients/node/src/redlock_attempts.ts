@@ -1,14 +1,13 @@
-// What the classes in the manner of redlock 4 and 5 share: one server's queue or a quorum behind their settings, and what
-// each client replied.
+// What the classes in the manner of redlock 4 and 5 share: one server's queue, or a quorum, behind their settings.
 
 import {setTimeout as sleep} from "node:timers/promises";
-import type {Client} from "./client.js";
-import {SlockError, isWrongType} from "./errors.js";
+import {TimedOutError, isWrongType} from "./errors.js";
 import type {Hold} from "./hold.js";
-import {Locks, Quorum, constantPause} from "./index.js";
+import {Locks, Quorum, constantPause, type Client} from "./index.js";
 
-/** How often and how soon redlock tries again. */
-export interface Retries {
+export interface Settings {
+  /** Of a quorum: which part of the duration the clocks may drift. */
+  readonly driftFactor: number;
   /** How often it tries again; -1: for ever. With one client, which waits in the server's queue: how many delays it waits. */
   readonly retryCount: number;
   /** The ms between two attempts. */
@@ -17,26 +16,21 @@ export interface Retries {
   readonly retryJitter: number;
 }
 
-/** What one client replied. */
-export interface Vote {
-  readonly client: Client;
-  /** What was against it; undefined: it granted, extended or released. */
-  readonly problem: unknown;
-}
+export const DEFAULTS: Settings = {driftFactor: 0.01, retryCount: 10, retryDelay: 200, retryJitter: 100};
 
 export class Attempts {
   readonly locks: Locks;
   readonly #isQuorum: boolean;
 
   /** `failed` is called with the errors of renewals, which are tried again. */
-  constructor(readonly clients: readonly Client[], driftFactor: number, failed: (error: unknown) => void) {
+  constructor(clients: readonly Client[], {driftFactor}: Settings, failed: (error: unknown) => void) {
     const hooks = {renewalFailed: (_: string, error: unknown) => failed(error), warning() {}};
     this.#isQuorum = clients.length > 1;
     this.locks = this.#isQuorum ? new Quorum(clients, {driftFactor, hooks, poll: constantPause(0, 0)}) : new Locks(clients[0]!, {hooks});
   }
 
-  /** Acquires as often as the retries say. A key that a process with redlock itself holds is a plain one, and is waited for. */
-  async acquire(resources: readonly string[], ttlMs: number, {retryCount, retryDelay, retryJitter}: Retries, renew: boolean): Promise<Hold> {
+  /** Acquires as often as the settings say. A key that a process with redlock itself holds is a plain one, and is waited for. */
+  async acquire(resources: readonly string[], ttlMs: number, {retryCount, retryDelay, retryJitter}: Settings, renew = false): Promise<Hold> {
     const most = retryCount < 0 ? Infinity : retryCount;
     const until = Date.now() + (most > 0 ? most * Math.max(1, retryDelay) : 0);
     for (let attempts = 0; ; attempts++) {
@@ -50,15 +44,11 @@ export class Attempts {
       await sleep(Math.max(0, retryDelay + Math.floor((Math.random() * 2 - 1) * retryJitter)));
     }
   }
-
-  /** What each client replied, by the error of a call, or in favour. `locked` makes the problem of a client where others have the lock. */
-  votes(error: unknown, locked: () => Error): Vote[] {
-    const nodes = error instanceof SlockError ? error.nodes : [];
-    return this.clients.map((client, at) => {
-      const node = nodes[at] ?? {granted: error === undefined, error: isTimeout(error) ? undefined : error};
-      return {client, problem: node.granted ? undefined : isWrongType(node.error) || node.error === undefined ? locked() : node.error};
-    });
-  }
 }
 
-const isTimeout = (error: unknown): boolean => error instanceof SlockError && error.name === "TimedOutError";
+/** Whether others have a resource. */
+export const isLocked = (error: unknown): boolean => error instanceof TimedOutError || isWrongType(error);
+
+/** Quits the clients of the program, as redlock does. */
+export const quit = (clients: Iterable<Client>): Promise<unknown[]> =>
+  Promise.all([...clients].map((client) => (client as {quit?(): unknown}).quit?.()));

@@ -4,7 +4,7 @@ import {monotonic} from "./clock.js";
 import {ClosedError, LostError, NotHeldError, SlockError, TimedOutError} from "./errors.js";
 import type {Hold, Keeper, LocksState} from "./hold.js";
 import {HeldLock} from "./mode.js";
-import {check, requestSettings, type Mode, type ReadOptions, type RequestOptions, type RequestSettings} from "./options.js";
+import {check, type Mode, type Settings} from "./options.js";
 import type {Owner} from "./protocol.js";
 import type {Answer} from "./server.js";
 import {Stop} from "./stop.js";
@@ -13,9 +13,7 @@ import {Stop} from "./stop.js";
 export interface Cancellation { readonly signal?: AbortSignal | undefined }
 
 /** Keys, a mode and options. It may be used many times, also at once. */
-export interface Request<Options extends RequestOptions = RequestOptions> {
-  /** The request with further options. */
-  with(options: Options): Request<Options>;
+export interface Request {
   /**
    * Waits until the lock is granted. Rejects with `TimedOutError` after `waitMs`, and with `NoAnswerError` if no reply comes
    * from the server: after `retryForMs` if there never was one, else after `retryWaitForMs`. A quorum polls, and rejects with
@@ -53,15 +51,11 @@ export interface Backend {
   release(request: LockRequest): Promise<number>;
 }
 
-export class LockRequest implements Request<ReadOptions> {
+export class LockRequest implements Request {
   constructor(
     readonly locks: LocksState, readonly backend: Backend, readonly keys: readonly string[], readonly mode: Mode,
-    readonly settings: RequestSettings,
+    readonly settings: Settings,
   ) {}
-
-  with(options: ReadOptions): LockRequest {
-    return new LockRequest(this.locks, this.backend, this.keys, this.mode, requestSettings(this.settings, options));
-  }
 
   async acquire({signal}: Cancellation = {}): Promise<Hold> { return (await this.#acquire(false, signal))!; }
 
@@ -81,7 +75,7 @@ export class LockRequest implements Request<ReadOptions> {
   }
 
   async adopt(token: string): Promise<Hold> {
-    const request = this.with({token});
+    const request = new LockRequest(this.locks, this.backend, this.keys, this.mode, {...this.settings, token});
     request.check();
     const granted = await this.backend.adopt(request);
     if (!granted) throw new NotHeldError(`the owner token does not hold the lock for ${this.mode}`, this.keys);

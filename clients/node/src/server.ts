@@ -4,7 +4,7 @@ import {monotonic, now} from "./clock.js";
 import {NoAnswerError, TooFewReplicasError, duration, isWrongType, textOf} from "./errors.js";
 import type {Reporter} from "./hooks.js";
 import {Listener} from "./listener.js";
-import {exponential, type RequestSettings, type Settings} from "./options.js";
+import {exponential, type Settings} from "./options.js";
 import {REFUSE_MS, codeOf, explain, passes, type Owner} from "./protocol.js";
 import {LEFT, type Stop} from "./stop.js";
 import {ReplyError, SilentError, type Call, type Reply, type Transport} from "./transport.js";
@@ -60,7 +60,7 @@ export class Server {
 
   /** Sends one extension, and waits for replicas if it has to. */
   async extend(
-    owner: Owner, ttlMs: number, fence: number, {minReplicas, replicaTimeoutMs}: RequestSettings, until: number, stop?: Stop,
+    owner: Owner, ttlMs: number, fence: number, {minReplicas, replicaTimeoutMs}: Settings, until: number, stop?: Stop,
   ): Promise<Answer> {
     if (minReplicas === 0) return this.number(owner.extend(ttlMs, fence), until, stop);
     // WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would write
