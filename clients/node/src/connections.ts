@@ -55,7 +55,7 @@ export interface Base {
   duplicate(): Line;
   /** Names the server that has a channel. Channels of one server share a connection. */
   place?(channel: string): string;
-  subscriber(listening: Listening, place: string): Subscriber;
+  subscriber(listening: Listening, place: string): Promise<Subscriber>;
 }
 
 /** The transport over the client of a Redis client library. */
@@ -63,6 +63,7 @@ export class ClientTransport implements Transport {
   readonly #reserved: Spare;
   /** For commands that wait for replicas. */
   readonly #waiting: Spare;
+  /** By the place. */
   readonly #subscriptions = new Map<string, Subscription>();
   /** Until when the program's client is left alone; 0: it replies. */
   #suspectUntil = 0;
@@ -92,14 +93,9 @@ export class ClientTransport implements Transport {
 
   listen(channel: string, heard: (payload: string) => void, changed: () => void): () => void {
     const place = this.base.place?.(channel) ?? "";
-    let subscription = this.#subscriptions.get(place);
-    if (!subscription) {
-      const made = subscription = new Subscription((listening) => this.base.subscriber(listening, place), () => {
-        if (made.channels.size === 0 && this.#subscriptions.get(place) === made) this.#subscriptions.delete(place);
-        if (this.topology.hasFailover) this.#drop(); // it may be at the former primary
-      });
-      this.#subscriptions.set(place, made);
-    }
+    const ended = (): void => { if (this.topology.hasFailover) this.#drop(); }; // the duplicates may be at the former primary
+    const subscription = this.#subscriptions.get(place) ?? new Subscription((on) => this.base.subscriber(on, place), ended);
+    this.#subscriptions.set(place, subscription);
     subscription.add(channel, {heard, changed});
     return () => subscription.remove(channel);
   }
@@ -125,8 +121,8 @@ export class ClientTransport implements Transport {
 class Spare {
   #line: Line | undefined;
   #madeAt = -Infinity;
-  #usedAt = 0;
-  #busy = 0;
+  /** Until when it may be in use. */
+  #usedUntil = 0;
   #problem: unknown;
   #timer: NodeJS.Timeout | undefined;
 
@@ -134,9 +130,9 @@ class Spare {
 
   async call(call: Call, limitMs: number): Promise<Reply> {
     const line = this.#take();
-    const began = this.#usedAt = monotonic();
+    const began = monotonic();
     const silentMs = SILENT_MS + Number(call.then?.at(-1) ?? 0); // WAIT takes its own time
-    this.#busy += 1;
+    this.#usedUntil = Math.max(this.#usedUntil, began + silentMs);
     try {
       const reply = await within(replyTo(line, call, this.base), Math.min(limitMs, silentMs));
       line.silentSince = undefined;
@@ -146,8 +142,6 @@ class Spare {
       line.silentSince ??= began;
       if (line === this.#line && (!line.isOpen || monotonic() - line.silentSince >= silentMs)) this.close();
       throw error;
-    } finally {
-      this.#busy -= 1;
     }
   }
 
@@ -162,8 +156,7 @@ class Spare {
     if (monotonic() - this.#madeAt < PACE_MS && this.#problem !== undefined) throw this.#problem;
     this.close();
     this.#madeAt = monotonic();
-    const isIdle = (): boolean => this.#busy === 0 && monotonic() - this.#usedAt >= IDLE_MS;
-    this.#timer = setInterval(() => { if (isIdle()) this.close(); }, IDLE_MS).unref();
+    this.#timer = setInterval(() => { if (monotonic() - this.#usedUntil >= IDLE_MS) this.close(); }, IDLE_MS).unref();
     return (this.#line = this.base.duplicate());
   }
 }
@@ -171,22 +164,22 @@ class Spare {
 /** The channels of one server, over one connection. If that ends, another one takes its place. */
 class Subscription {
   readonly channels = new Map<string, {heard(payload: string): void; changed(): void}>();
-  #subscriber: Subscriber | undefined;
+  #subscriber: Promise<Subscriber> | undefined;
   #madeAt = 0;
 
   /** `ended` is called when a connection has ended. */
-  constructor(readonly open: (listening: Listening) => Subscriber, readonly ended: () => void) {}
+  constructor(readonly open: (on: Listening) => Promise<Subscriber>, readonly ended: () => void) {}
 
   add(name: string, channel: {heard(payload: string): void; changed(): void}): void {
     this.channels.set(name, channel);
-    if (this.#subscriber) this.#subscribe(this.#subscriber, name);
+    if (this.#subscriber) void this.#subscribe(this.#subscriber, name);
     else this.#connect();
   }
 
   remove(name: string): void {
     this.channels.delete(name);
     if (this.channels.size === 0) this.#end(this.#subscriber);
-    else this.#subscriber?.unsubscribe(name);
+    else this.#subscriber?.then((subscriber) => subscriber.unsubscribe(name), () => {});
   }
 
   #connect(): void {
@@ -197,21 +190,22 @@ class Subscription {
       missed: () => this.channels.forEach(({changed}) => changed()),
       ended: () => this.#end(subscriber),
     });
-    for (const name of this.channels.keys()) this.#subscribe(subscriber, name);
+    subscriber.catch(() => this.#end(subscriber));
+    for (const name of this.channels.keys()) void this.#subscribe(subscriber, name);
   }
 
-  async #subscribe(subscriber: Subscriber, name: string): Promise<void> {
+  async #subscribe(subscriber: Promise<Subscriber>, name: string): Promise<void> {
     const late = setTimeout(() => this.#end(subscriber), SILENT_MS).unref();
-    const problem = await subscriber.subscribe(name).then(() => "", (error: Error) => error.message);
+    const problem = await subscriber.then((one) => one.subscribe(name)).then(() => "", (error: Error) => error.message);
     if (problem === "" || isReply(problem)) clearTimeout(late);
     // After MOVED the request finds the server that has the key.
     if (problem === "" || problem.startsWith("MOVED")) this.channels.get(name)?.changed();
   }
 
-  #end(subscriber: Subscriber | undefined): void {
+  #end(subscriber: Promise<Subscriber> | undefined): void {
     if (!subscriber || subscriber !== this.#subscriber) return;
     this.#subscriber = undefined;
-    subscriber.close();
+    subscriber.then((one) => one.close(), () => {});
     this.ended();
     setTimeout(() => this.#connect(), Math.max(0, this.#madeAt + PACE_MS - monotonic())).unref();
   }

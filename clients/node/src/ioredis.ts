@@ -52,7 +52,7 @@ function duplicatesOf(client: (place?: string) => Any, hasFailover = false): Pic
       one.on("error", (error: unknown) => (problem = error));
       return line;
     },
-    subscriber({message, missed, ended}: Listening, place: string): Subscriber {
+    async subscriber({message, missed, ended}: Listening, place: string): Promise<Subscriber> {
       const one = made(place).on("end", ended).on("error", missed).on("moved", missed).on("smessage", message);
       return {
         subscribe: (channel) => one.ssubscribe(channel),

@@ -50,14 +50,10 @@ function opened(made: Any, line: (made: Any, connected: Promise<unknown>) => Lin
 }
 
 /** Connects a duplicate, and makes a subscriber of it. */
-function listening(made: Any, {message, ended}: Listening): Subscriber {
-  const connected = made.connect();
-  connected.catch(ended);
+async function listening(made: Any, {message}: Listening): Promise<Subscriber> {
+  await made.connect();
   return {
-    subscribe: async (channel) => {
-      await connected;
-      return made.sSubscribe(channel, (payload: string) => message(channel, payload));
-    },
+    subscribe: (channel) => made.sSubscribe(channel, (payload: string) => message(channel, payload)),
     unsubscribe: (channel) => void made.sUnsubscribe(channel).catch(nothing),
     close: () => close(made),
   };
@@ -65,18 +61,18 @@ function listening(made: Any, {message, ended}: Listening): Subscriber {
 
 /** Duplicates of one client. They connect once and do not keep the process alive. */
 function duplicatesOf(client: () => Any): Pick<Base, "duplicate" | "subscriber"> {
-  const made = (): Any => client().duplicate({
-    socket: {...client().options?.socket, reconnectStrategy: false, socketTimeout: undefined},
-    url: undefined, commandOptions: {}, commandsQueueMaxLength: undefined, disableOfflineQueue: false, clientSideCache: undefined,
-    emitInvalidate: false, pingInterval: undefined, readonly: false,
-  });
-  const unref = (one: Any): Any => {
+  const made = (): Any => {
+    const one = client().duplicate({
+      socket: {...client().options?.socket, reconnectStrategy: false, socketTimeout: undefined},
+      url: undefined, commandOptions: {}, commandsQueueMaxLength: undefined, disableOfflineQueue: false, clientSideCache: undefined,
+      emitInvalidate: false, pingInterval: undefined, readonly: false,
+    });
     one.unref();
     return one;
   };
   return {
-    duplicate: () => opened(unref(made()), (one) => lineOf(one)),
-    subscriber: (on) => listening(unref(made()).on("error", on.ended).on("end", on.ended).on("sharded-channel-moved", on.missed), on),
+    duplicate: () => opened(made(), (one) => lineOf(one)),
+    subscriber: async (on) => listening(made().on("error", on.ended).on("end", on.ended).on("sharded-channel-moved", on.missed), on),
   };
 }
 
@@ -109,16 +105,9 @@ function clusterBase(cluster: Any): Pick<Base, "program" | "duplicate" | "place"
     program: line(cluster),
     duplicate: () => opened(cluster.duplicate({minimizeConnections: true}), line),
     place: (channel) => ownerOf(cluster, channel).address,
-    subscriber(on, place) {
-      const node = cluster.masters.find(({address}: Any) => address === place);
-      const found: Promise<Subscriber> = cluster.nodeClient(node).then((client: Any) => duplicatesOf(() => client).subscriber(on, place));
-      found.catch(on.ended);
-      const tell = (what: (inner: Subscriber) => void): void => void found.then(what, nothing);
-      return {
-        subscribe: async (channel) => (await found).subscribe(channel),
-        unsubscribe: (channel) => tell((inner) => inner.unsubscribe(channel)),
-        close: () => tell((inner) => inner.close()),
-      };
+    async subscriber(on, place) {
+      const client = await cluster.nodeClient(cluster.masters.find(({address}: Any) => address === place));
+      return duplicatesOf(() => client).subscriber(on, place);
     },
   };
 }
@@ -138,7 +127,7 @@ function sentinelBase(sentinel: Any): Omit<Base, "topology"> {
     program: line(sentinel),
     repeatsAfterMs: 5, // when a connection was lost
     duplicate: () => opened(duplicate(), line),
-    subscriber(on) {
+    async subscriber(on) {
       const made = duplicate().on("error", nothing);
       const isChange = ({type}: {type: string}): boolean => type === "MASTER_CHANGE" && made.isReady;
       return listening(made.on("topology-change", (event: {type: string}) => { if (isChange(event)) on.ended(); }), on);

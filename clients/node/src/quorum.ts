@@ -11,6 +11,14 @@ import type {Answer, Server} from "./server.js";
 import {Stop} from "./stop.js";
 import {SilentError, type Call} from "./transport.js";
 
+/** What one node gave. */
+interface Vote {
+  readonly server: Server;
+  fence: number;
+  /** Whether a command that asks for the lock has no reply yet. */
+  isAsked: boolean;
+}
+
 /** Asks one node, until a time. True: it granted, extended or released. */
 type Question = (vote: Vote, until: number) => Promise<boolean>;
 
@@ -22,9 +30,9 @@ class Tally {
   /** A majority granted. */
   get isGranted(): boolean { return this.granted > this.nodes.length / 2; }
   /** Others have the lock at so many nodes that there can be no majority, whatever the others say. */
-  get isRefused(): boolean { return this.#prevents(({granted, error}) => !granted && error === undefined); }
+  get isRefused(): boolean { return this.#count(({granted, error}) => !granted && error === undefined) >= this.nodes.length / 2; }
   /** A majority is out of reach. */
-  get isLost(): boolean { return this.#prevents(({granted, error}) => !granted && !(error instanceof SilentError)); }
+  get isLost(): boolean { return this.#count(({granted, error}) => !granted && !(error instanceof SilentError)) >= this.nodes.length / 2; }
   /** A majority of nodes gives errors that last. */
   get isFinal(): boolean { return this.#count(({error}) => error !== undefined && !passes(error)) > this.nodes.length / 2; }
   get isCertain(): boolean { return this.isGranted || this.isRefused; }
@@ -37,76 +45,45 @@ class Tally {
   }
 
   #count(is: (reply: NodeReply) => boolean): number { return this.nodes.filter(is).length; }
-  #prevents(is: (reply: NodeReply) => boolean): boolean { return this.#count(is) >= this.nodes.length / 2; }
 }
 
 export class QuorumBackend implements Backend {
   constructor(readonly servers: readonly Server[], readonly settings: Settings) {
     const {driftFactor} = settings;
-    if (servers.length === 0 || !(driftFactor >= 0 && driftFactor < 1)) {
-      throw invalid(`a quorum needs clients, and a drift factor of at least 0 and less than 1, not ${servers.length} and ${driftFactor}`);
-    }
+    if (servers.length > 0 && driftFactor >= 0 && driftFactor < 1) return;
+    throw invalid(`a quorum needs clients, and a drift factor of at least 0 and less than 1, not ${servers.length} and ${driftFactor}`);
   }
 
   readonly counted = (ttlMs: number): number => ttlMs - ttlMs * this.settings.driftFactor - 2;
 
   async acquire(request: LockRequest, stop: Stop, isTry: boolean): Promise<Granted | undefined> {
-    const {keys, settings: {waitMs}} = request;
     const {poll, retryForMs, retryWaitForMs} = this.settings;
+    const {waitMs} = request.settings;
     const began = monotonic();
     const isOnce = isTry || waitMs === 0;
-    const deadline = isOnce ? Infinity : began + waitMs;
-    let until = began + retryForMs; // when a majority has to have replied
+    let until = began + Math.min(retryForMs, isOnce ? Infinity : waitMs); // a majority has to have replied
     for (let attempts = 0; ; attempts++) {
       const votes = new Votes(this, request);
       const tally = await votes.attempt(stop);
       if (stop.problem) throw stop.problem.reason;
-      if (tally.isGranted) return {keeper: votes, owner: votes.owner, grant: {number: 0, sent: votes.sent}};
+      if (tally.isGranted) return votes.grant;
       if (tally.isRefused && isTry) return undefined;
-      if (tally.isRefused) until = monotonic() + retryWaitForMs;
+      if (tally.isRefused) until = Math.min(monotonic() + retryWaitForMs, began + waitMs);
       const pause = isOnce || tally.isFinal ? undefined : poll(attempts);
-      if (pause === undefined || monotonic() >= Math.min(deadline, until)) throw tally.missed(keys, monotonic() - began);
-      await stop.sleep(Math.min(pause, deadline - monotonic(), until - monotonic()));
-      if (monotonic() >= deadline && !stop.problem) throw tally.missed(keys, monotonic() - began);
+      await stop.sleep(Math.min(pause ?? 0, until - monotonic()));
+      if (pause === undefined || (monotonic() >= until && !stop.problem)) throw tally.missed(request.keys, monotonic() - began);
     }
   }
 
   async adopt(request: LockRequest): Promise<Granted | undefined> {
-    const votes = new Votes(this, request);
-    const {owner, sent} = votes;
     const {keys, mode, settings: {ttlMs}} = request;
-    const tally = await votes.ask(() => false, (vote, until) => vote.take(owner.adopt(mode, ttlMs), until));
-    if (tally.isGranted) return {keeper: votes, owner, grant: {number: 0, sent}};
-    if (!tally.isRefused) throw tally.missed(keys, now() - sent);
-    return undefined;
+    const votes = new Votes(this, request);
+    const tally = await votes.ask(() => false, (vote, until) => votes.take(vote, votes.owner.adopt(mode, ttlMs), until));
+    if (!tally.isCertain) throw tally.missed(keys, now() - votes.sent);
+    return tally.isGranted ? votes.grant : undefined;
   }
 
   async release(request: LockRequest): Promise<number> { return (await new Votes(this, request).releaseAll()).granted; }
-}
-
-/** What one node gave. */
-class Vote {
-  fence = 0;
-  /** Whether a command that asks for the lock has no reply yet. */
-  #isAsked = false;
-
-  constructor(readonly server: Server) {}
-
-  /** Sends the node a command that gives a fence or 0. */
-  async take(call: Call, until: number): Promise<boolean> {
-    if (this.#isAsked) throw new SilentError();
-    this.#isAsked = true;
-    try {
-      this.fence = (await this.server.number(call, until)).number;
-    } catch (error) {
-      // During its grace a node gives no new hold, so it has not got this one.
-      if (!["WRONGMODE", "NOTHELD", "WRONGTYPE", ...(this.fence > 0 ? ["GRACE"] : [])].includes(codeOf(error))) throw error;
-      this.fence = 0;
-    } finally {
-      this.#isAsked = false;
-    }
-    return this.fence > 0;
-  }
 }
 
 /** What the nodes gave one owner: the keeper of a hold. */
@@ -118,8 +95,10 @@ class Votes implements Keeper {
 
   constructor(readonly quorum: QuorumBackend, readonly request: LockRequest) {
     this.owner = new Owner(request.keys, quorum.settings.prefix, request.settings.token);
-    this.#votes = quorum.servers.map((server) => new Vote(server));
+    this.#votes = quorum.servers.map((server) => ({server, fence: 0, isAsked: false}));
   }
+
+  get grant(): Granted { return {keeper: this, owner: this.owner, grant: {number: 0, sent: this.sent}}; }
 
   get fences(): readonly number[] { return this.#votes.map(({fence}) => fence); }
 
@@ -144,19 +123,34 @@ class Votes implements Keeper {
     return new Tally([...tally.nodes]);
   }
 
+  /** Sends a node a command that gives a fence or 0. */
+  async take(vote: Vote, call: Call, until: number): Promise<boolean> {
+    if (vote.isAsked) throw new SilentError();
+    vote.isAsked = true;
+    try {
+      vote.fence = (await vote.server.number(call, until)).number;
+    } catch (error) {
+      // During its grace a node gives no new hold, so it has not got one that it gave before.
+      if (!["WRONGMODE", "NOTHELD", "WRONGTYPE", ...(vote.fence > 0 ? ["GRACE"] : [])].includes(codeOf(error))) throw error;
+      vote.fence = 0;
+    } finally {
+      vote.isAsked = false;
+    }
+    return vote.fence > 0;
+  }
+
   /** Asks all nodes once for the lock. Without a majority in time it ends what they gave. */
   async attempt(stop: Stop): Promise<Tally> {
     const {mode, settings} = this.request;
-    const {counted, settings: {failFast}} = this.quorum;
     const call = this.owner.lock(mode, settings);
-    const isEnough = (tally: Tally): boolean => tally.isGranted || (failFast && tally.isLost);
-    const {nodes, isGranted} = await this.ask(isEnough, (vote, until) => vote.take(call, until), settings.ttlMs, stop);
-    if (isGranted && !stop.problem && now() - this.sent < counted(settings.ttlMs)) return new Tally(nodes); // the others may still grant
-    // It waits, because the next attempt would find what this one holds.
+    const isEnough = (tally: Tally): boolean => tally.isGranted || (settings.failFast && tally.isLost);
+    const tally = await this.ask(isEnough, (vote, until) => this.take(vote, call, until), settings.ttlMs, stop);
+    const isInTime = now() - this.sent < this.quorum.counted(settings.ttlMs);
+    if (tally.isGranted && isInTime && !stop.problem) return tally; // the other nodes may still grant
     const released = this.releaseAll();
-    if (!stop.problem) await released;
+    if (!stop.problem) await released; // because the next attempt would find what this one holds
     const error = new Error("granted, and released since there was no majority");
-    return new Tally(nodes.map((reply) => (reply.granted ? {...reply, granted: false, error} : reply)));
+    return new Tally(tally.nodes.map((reply) => (reply.granted ? {...reply, granted: false, error} : reply)));
   }
 
   /**
@@ -168,7 +162,7 @@ class Votes implements Keeper {
     const sent = now();
     const tally = await this.ask(({isCertain}) => isCertain, async (vote, until) => {
       const {fence} = vote;
-      await vote.take(call, until);
+      await this.take(vote, call, until);
       return fence !== 0 && vote.fence === fence;
     }, ttlMs);
     if (!tally.isCertain) throw tally.missed(owner.names, now() - sent);
