@@ -4,7 +4,7 @@
 import {monotonic, now} from "./clock.js";
 import {TimedOutError, duration, type SlockError} from "./errors.js";
 import {lockInfo, type Holder} from "./info.js";
-import type {Message, Ticket} from "./listener.js";
+import {Ticket, type Channel, type Message} from "./listener.js";
 import {exponential, type Settings} from "./options.js";
 import {explain, passes, waiting, type Owner} from "./protocol.js";
 import {afterErrors, moreTelling, noAnswer, type Answer, type Server} from "./server.js";
@@ -49,6 +49,7 @@ export class Acquisition {
   /** Others had the lock, so it waits by a message from now on. */
   #waits = false;
   #ticket: Ticket | undefined;
+  #channel: Channel | undefined;
   /** Before the last copy was sent that was answered null, and how long the server lets that copy wait. */
   #sent = 0;
   #queueMs = 0;
@@ -83,7 +84,7 @@ export class Acquisition {
         if (pause > 0) await this.stop.sleep(Math.min(pause, this.#limit - monotonic(), this.#deadline - monotonic()));
       }
     } finally {
-      this.server.listener.forget(this.#ticket);
+      this.#channel?.tickets.delete(this.#ticket!.tag);
     }
   }
 
@@ -128,7 +129,11 @@ export class Acquisition {
     const key = owner.keys[0]!;
     // A request that has not been refused waits only if there is a channel already.
     const channel = this.#isOnce ? undefined : server.listener.channel(key, this.#waits);
-    if (channel) this.#ticket ??= server.listener.ticket(key);
+    if (channel) {
+      this.#ticket ??= new Ticket();
+      this.#channel = channel;
+      channel.tickets.set(this.#ticket.tag, this.#ticket);
+    }
     if (channel?.since !== undefined) await this.#hear(SUBSCRIBE_MS);
     const queueMs = Math.max(1, Math.min(SERVER_WAIT_MS, this.#deadline - monotonic()));
     const call = channel ? waiting(this.request, queueMs, channel.name, this.#ticket!.tag) : this.request;

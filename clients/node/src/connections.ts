@@ -2,13 +2,14 @@
 // commands while the program's own occupy it or keep it silent, go over a duplicate, and so do subscriptions.
 
 import {monotonic} from "./clock.js";
-import {ReplyError, SilentError, UnusableError, type Call, type Reply, type Topology, type Transport} from "./transport.js";
+import {invalid} from "./errors.js";
+import {ReplyError, SilentError, type Call, type Reply, type Topology, type Transport} from "./transport.js";
 
 /** How long a reply over the program's client is waited for before the command is sent over a duplicate too, in ms. */
 const PROGRAM_MS = 600;
 /** How long the program's client is left alone after that. Then one command tries it. */
 const SUSPECT_MS = 1_000;
-/** How long a duplicate may owe replies, or the confirmation of a subscription, before another one takes its place. */
+/** How long a duplicate may owe a reply, or the confirmation of a subscription, before another one takes its place. */
 const SILENT_MS = 1_000;
 /** The shortest time between two duplicates. */
 const PACE_MS = 250;
@@ -26,8 +27,6 @@ export interface Line {
   /** Of a cluster: sends over the connection over which a command for the key has just gone. */
   follow?(words: readonly string[], key: string): Promise<unknown>;
   close(): void;
-  /** Since when it owes a reply and has not given any. */
-  silentSince?: number | undefined;
 }
 
 /** A duplicate that listens. */
@@ -77,7 +76,7 @@ export class ClientTransport implements Transport {
 
   async call(call: Call, limitMs: number): Promise<Reply> {
     const {program} = this.base;
-    if (!program.isOpen) throw new UnusableError("the client is closed, or was never connected");
+    if (!program.isOpen) throw invalid("the client is closed, or was never connected");
     if (call.then) return this.#waiting.call(call, limitMs);
     if (call.reserved || !program.isReady || this.#isSuspect()) return this.#reserved.call(call, limitMs);
     const until = monotonic() + limitMs;
@@ -130,17 +129,13 @@ class Spare {
 
   async call(call: Call, limitMs: number): Promise<Reply> {
     const line = this.#take();
-    const began = monotonic();
     const silentMs = SILENT_MS + Number(call.then?.at(-1) ?? 0); // WAIT takes its own time
-    this.#usedUntil = Math.max(this.#usedUntil, began + silentMs);
+    this.#usedUntil = Math.max(this.#usedUntil, monotonic() + silentMs);
     try {
-      const reply = await within(replyTo(line, call, this.base), Math.min(limitMs, silentMs));
-      line.silentSince = undefined;
-      return reply;
+      return await within(replyTo(line, call, this.base), Math.min(limitMs, silentMs));
     } catch (error) {
       this.#problem = error;
-      line.silentSince ??= began;
-      if (line === this.#line && (!line.isOpen || monotonic() - line.silentSince >= silentMs)) this.close();
+      if (line === this.#line && (!line.isOpen || error instanceof SilentError)) this.close();
       throw error;
     }
   }

@@ -1,12 +1,17 @@
-// A lock that was granted: what is known of it, its renewal, its release, and its end for the program.
+// A lock that was granted: what is known of it, its renewal, the change of its mode, its release, and its end for the program.
+// While a change of mode is open the hold is renewed without naming its fence: the server may have given it another one.
 
+import {Acquisition, LATE_REPLY_MS} from "./acquisition.js";
 import {monotonic, now} from "./clock.js";
-import {ClosedError, LostError, NotHeldError, isWrongType, textOf, type Reason, type SlockError} from "./errors.js";
+import {
+  ClosedError, LostError, NoAnswerError, NotHeldError, TimedOutError, invalid, isWrongType, textOf, type Reason, type SlockError,
+} from "./errors.js";
 import type {Reporter} from "./hooks.js";
-import {check, type Mode, type Settings} from "./options.js";
-import {explain, type Owner} from "./protocol.js";
-import {repeat, type Answer} from "./server.js";
-import type {Stop} from "./stop.js";
+import {check, requestSettings, type Mode, type Settings} from "./options.js";
+import {REFUSE_MS, explain, type Owner} from "./protocol.js";
+import {Server, noAnswer, repeat, type Answer} from "./server.js";
+import {Stop} from "./stop.js";
+import type {Call} from "./transport.js";
 
 /** A lock that was granted. It is renewed until it is released, detached or lost. */
 export interface Hold extends AsyncDisposable {
@@ -81,7 +86,7 @@ export class LocksState {
   /** Calls that are under way. */
   readonly running = new Set<Stop>();
   isClosed = false;
-  readonly #holds = new Map<Remains, WeakRef<LiveHold>>();
+  readonly #holds = new Map<Remains, WeakRef<HeldLock>>();
   /** How many of them are renewed. */
   #renewed = 0;
   readonly #registry = new FinalizationRegistry<Remains>((remains) => {
@@ -100,10 +105,10 @@ export class LocksState {
     readonly follow: (key: string) => void,
   ) {}
 
-  get holds(): LiveHold[] { return [...this.#holds.values()].map((one) => one.deref()).filter((hold) => hold !== undefined); }
+  get holds(): HeldLock[] { return [...this.#holds.values()].map((one) => one.deref()).filter((hold) => hold !== undefined); }
 
   /** A new hold. It is not kept from being collected: one to which the program has no reference is not renewed. */
-  began(hold: LiveHold): void {
+  began(hold: HeldLock): void {
     const {remains} = hold;
     this.#holds.set(remains, hold.self);
     this.#registry.register(hold, remains);
@@ -123,14 +128,14 @@ const LONGEST_TIMER_MS = 1_000;
 /** After which time a hold without `maxHoldMs` is worth a warning. */
 const LONG_HOLD_MS = 3_600_000;
 
-/** All of a hold but the changes of its mode. */
-export class LiveHold {
+export class HeldLock implements Hold {
   reason: Reason | undefined;
   ttlMs: number;
   /** The server may have changed the mode and the fence: renewals name no fence. */
-  isOpen = false;
-  /** The change of mode that is under way. */
-  change: Stop | undefined;
+  #isOpen = false;
+  /** The change of mode that is under way, and the end of the last one, if it was given up. */
+  #change: Stop | undefined;
+  #settled: Promise<unknown> = Promise.resolve();
   readonly remains: Remains;
   readonly self = new WeakRef(this);
   #state: "live" | "over" | "lost" = "live";
@@ -153,7 +158,7 @@ export class LiveHold {
     this.ttlMs = wanted.ttlMs;
     this.remains = {keeper, owner, fence: grant.number, isRenewed: wanted.renew};
     this.#granted = grant.sent;
-    this.grant(mode, grant);
+    this.#grant(mode, grant);
     this.#setTimer(now());
     locks.began(this);
   }
@@ -171,7 +176,7 @@ export class LiveHold {
   get wasLeft(): boolean { return this.#state === "over"; }
   get isRenewed(): boolean { return this.wanted.renew && !this.locks.isClosed; }
   /** The fence that renewals name. */
-  get named(): number { return this.isOpen ? 0 : this.fence; }
+  get named(): number { return this.#isOpen ? 0 : this.fence; }
 
   get signal(): AbortSignal {
     this.#controller ??= new AbortController();
@@ -207,7 +212,7 @@ export class LiveHold {
       reporter.tell("releaseFailed", this.label, error);
       throw error;
     }
-    this.lose("gone");
+    this.#lose("gone");
     throw this.#tellLoss();
   }
 
@@ -216,11 +221,74 @@ export class LiveHold {
     if (!this.wasLeft) await this.release().catch((error: unknown) => { if (error instanceof LostError) throw error; });
   }
 
+  async upgrade({waitMs = Infinity, signal}: Parameters<Hold["upgrade"]>[0] = {}): Promise<void> {
+    const {minReplicas, replicaTimeoutMs} = this.wanted;
+    const wanted = requestSettings(this.locks.settings, {ttlMs: this.ttlMs, waitMs, minReplicas, replicaTimeoutMs});
+    check(this.keys, "write", wanted, this.locks.counted);
+    let acquisition: Acquisition | undefined;
+    await this.#changeTo("write", signal, (server, call, stop) => {
+      acquisition = new Acquisition(server, this.owner, call, wanted, stop);
+      return acquisition.run();
+    }, () => acquisition!.isOpen);
+  }
+
+  async downgrade(): Promise<void> {
+    await this.#changeTo("read", undefined, (server, call) => {
+      this.mode = "read";
+      return server.ask(this.keys, call);
+    }, (error) => error instanceof NoAnswerError);
+  }
+
+  /** Runs a change, unless another one is open. What `isOpen` after an error is settled in the background. */
+  async #changeTo(
+    to: Mode, signal: AbortSignal | undefined, run: (server: Server, call: Call, stop: Stop) => Promise<Answer | undefined>,
+    isOpen: (error: unknown) => boolean,
+  ): Promise<void> {
+    const {keeper} = this;
+    if (!(keeper instanceof Server) || this.keys.length > 1) throw invalid("the mode changes for one key on one server");
+    if (this.#change) throw invalid("another change of the mode is open");
+    const stop = this.#change = new Stop(this.locks.running, signal);
+    try {
+      const {retryForMs} = this.locks.settings;
+      if (!(await within(this.#settled, retryForMs))) throw noAnswer(this.keys, retryForMs, undefined);
+      this.check();
+      const {ttlMs, fence} = this;
+      const wasOpen = this.#isOpen;
+      this.#isOpen = true;
+      const call = this.owner.change(to, ttlMs, fence);
+      const {grant, error} = await run(keeper, call, stop).then((got) => ({grant: got, error: undefined}), (failed: unknown) => ({grant: undefined, error: failed}));
+      const isLeft = !grant && isOpen(error);
+      const problem = this.update(() => {
+        if (grant) this.#grant(to, grant);
+        else if (!isLeft) this.#isOpen = wasOpen;
+        if (error instanceof NotHeldError || isWrongType(error)) this.#lose("gone");
+      });
+      if (problem) throw problem;
+      if (isLeft) this.#settled = this.#settle(keeper, to, call).catch(() => {});
+      if (isLeft && error instanceof TimedOutError) await within(this.#settled, LATE_REPLY_MS); // the server replies
+      if (!grant) throw error;
+    } finally {
+      stop.done();
+      this.#change = undefined;
+    }
+  }
+
+  /** Learns which mode a hold has whose change was given up. */
+  async #settle(server: Server, to: Mode, call: Call): Promise<void> {
+    const ask = (one: Call): Promise<Answer> => repeat(this.keys, REFUSE_MS, (until) => {
+      this.check();
+      return server.number({...one, reserved: true}, until);
+    });
+    if (to === "write" && (await ask(this.owner.withdraw())).number > 0) return;
+    const grant = await ask(to === "write" ? this.owner.adopt("write", this.ttlMs) : call);
+    if (grant.number > 0) this.update(() => this.#grant(to, grant));
+  }
+
   /** Notes that the server gave the hold in a mode. */
-  grant(mode: Mode, {number, sent}: Answer): void {
+  #grant(mode: Mode, {number, sent}: Answer): void {
     this.mode = mode;
     this.remains.fence = number;
-    this.isOpen = false;
+    this.#isOpen = false;
     this.#lengthen(sent, this.ttlMs);
   }
 
@@ -228,15 +296,15 @@ export class LiveHold {
   update(change?: () => void): SlockError | undefined {
     if (!this.isLive) return this.#problem();
     const at = now();
-    if (at >= this.#granted + this.wanted.maxHoldMs) this.lose("max hold");
-    else if (at >= this.#until) this.lose(this.locks.isClosed ? "closed" : "expired");
+    if (at >= this.#granted + this.wanted.maxHoldMs) this.#lose("max hold");
+    else if (at >= this.#until) this.#lose(this.locks.isClosed ? "closed" : "expired");
     else change?.();
     if (this.isLive) {
       this.#setTimer(at);
       return undefined;
     }
     clearTimeout(this.#timer);
-    this.change?.close();
+    this.#change?.close();
     this.locks.ended(this.remains);
     if (this.reason) {
       this.keeper.endLater(this.owner, this.fence); // by the fence, because another hold of a token of the program's stays
@@ -246,7 +314,7 @@ export class LiveHold {
     return this.#problem();
   }
 
-  lose(reason: Reason): void {
+  #lose(reason: Reason): void {
     this.#state = "lost";
     this.reason = reason;
   }
@@ -302,7 +370,7 @@ export class LiveHold {
       this.#renewAt = now() + this.ttlMs / 10;
       if ("error" in answer) this.#failed = explain(answer.error, this.keys);
       else if (answer.number > 0) this.#lengthen(answer.sent, longer);
-      else if (named === this.named) this.lose("gone"); // else it was about another fence
+      else if (named === this.named) this.#lose("gone"); // else it was about another fence
     });
     if (problem) throw problem;
     if ("error" in answer) throw answer.error;
@@ -333,3 +401,7 @@ export class LiveHold {
     });
   }
 }
+
+/** Whether a promise is settled within so many ms. */
+const within = (promise: Promise<unknown>, ms: number): Promise<unknown> =>
+  new Stop(new Set()).wait(promise.then(() => true), ms);

@@ -21,8 +21,6 @@ export class Ticket {
   #message: Message | undefined;
   #wake = (): void => {};
 
-  constructor(readonly slot: number) {}
-
   put(message: Message): void {
     // What is there must not be lost to `again`; the request is sent anyway after that.
     if (message !== "again" || this.#message === undefined) this.#message = message;
@@ -41,9 +39,11 @@ export class Ticket {
   }
 }
 
-interface Channel {
+export interface Channel {
   readonly slot: number;
   readonly name: string;
+  /** By the tag. */
+  readonly tickets: Map<string, Ticket>;
   stop(): void;
   /** Since when it has no subscription; undefined: it had one. */
   since: number | undefined;
@@ -55,7 +55,6 @@ export class Listener {
   /** Whether a channel stays open where nobody waits: its end tells of another primary. */
   isFollowed = false;
   readonly #channels = new Map<number, Channel>();
-  readonly #tickets = new Map<string, Ticket>();
   /** Until when requests poll, because the user may not use channels. */
   #pollUntil = -Infinity;
   #timer: NodeJS.Timeout | undefined;
@@ -67,25 +66,21 @@ export class Listener {
   channel(key: string, open: boolean): Channel | undefined {
     const at = monotonic();
     if (at < this.#pollUntil) return undefined;
-    const slot = this.#slot(key);
+    const slot = this.transport.topology.isCluster ? slotOf(key) : 0;
     let channel = this.#channels.get(slot);
     if (!channel && open) {
-      const made: Channel = {slot, name: this.#name(slot, key), since: at, usedAt: at, stop() {}};
+      const made: Channel = {slot, name: this.#name(slot, key), tickets: new Map(), since: at, usedAt: at, stop() {}};
       this.#channels.set(slot, channel = made);
-      made.stop = this.transport.listen(made.name, (payload) => this.#deliver(payload), () => this.#again(made));
+      // Others may send to the channel: a tag that is not known is ignored.
+      made.stop = this.transport.listen(made.name, (payload) => {
+        const {tag, ...message} = readMessage(payload);
+        made.tickets.get(tag)?.put(message);
+      }, () => this.#again(made));
       this.#timer ??= setInterval(() => this.#rest(), IDLE_MS).unref();
     }
     if (channel) channel.usedAt = at;
     return channel;
   }
-
-  ticket(key: string): Ticket {
-    const ticket = new Ticket(this.#slot(key));
-    this.#tickets.set(ticket.tag, ticket);
-    return ticket;
-  }
-
-  forget(ticket: Ticket | undefined): void { if (ticket) this.#tickets.delete(ticket.tag); }
 
   /** Notes that a request was refused because of its channel, and tells whether the user may not use it. */
   failed(channel: Channel, error: ReplyError): boolean {
@@ -113,8 +108,7 @@ export class Listener {
 
   /** Closes the channels that nobody uses. */
   #rest(): void {
-    const slots = new Set([...this.#tickets.values()].map(({slot}) => slot));
-    const isIdle = ({slot, usedAt}: Channel): boolean => !this.isFollowed && !slots.has(slot) && monotonic() - usedAt >= IDLE_MS;
+    const isIdle = ({tickets, usedAt}: Channel): boolean => !this.isFollowed && tickets.size === 0 && monotonic() - usedAt >= IDLE_MS;
     [...this.#channels.values()].filter(isIdle).forEach((channel) => this.#close(channel));
   }
 
@@ -122,18 +116,9 @@ export class Listener {
   #again(channel: Channel): void {
     const wasUp = channel.since === undefined;
     channel.since = undefined;
-    for (const ticket of this.#tickets.values()) if (ticket.slot === channel.slot) ticket.put("again");
+    channel.tickets.forEach((ticket) => ticket.put("again"));
     if (wasUp) this.changed();
   }
-
-  /** Others may send to the channel: a tag that is not known is ignored. */
-  #deliver(payload: string): void {
-    const {tag, ...message} = readMessage(payload);
-    this.#tickets.get(tag)?.put(message);
-  }
-
-  /** The slot of a key, and 0 without a cluster. */
-  #slot(key: string): number { return this.transport.topology.isCluster ? slotOf(key) : 0; }
 
   /** A new channel in the slot of the key. */
   #name(slot: number, key: string): string {

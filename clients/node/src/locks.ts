@@ -6,7 +6,7 @@ import {ClosedError, NotHeldError, WrongModeError, invalid} from "./errors.js";
 import {LocksState} from "./hold.js";
 import {Reporter} from "./hooks.js";
 import {lockInfo, queueInfos, type LockInfo, type QueueInfo} from "./info.js";
-import {requestSettings, type Mode, type ReadOptions, type RequestOptions, type Settings} from "./options.js";
+import {requestSettings, type Mode, type RequestOptions, type Settings} from "./options.js";
 import {Owner} from "./protocol.js";
 import {LockRequest, type Backend, type Request} from "./request.js";
 import {Server, repeat} from "./server.js";
@@ -18,7 +18,7 @@ export interface Locks extends AsyncDisposable {
   /** A request for the lock of a key, or of all keys or none, as the one writer. It sends nothing. */
   write(keys: string | readonly string[], options?: RequestOptions): Request;
   /** The same as a reader. With a limit it is one of so many permits. */
-  read(keys: string | readonly string[], options?: ReadOptions): Request;
+  read(keys: string | readonly string[], options?: RequestOptions): Request;
   /** Who holds the lock of the key and who waits for it, all of them. Of a quorum: at its first node. */
   info(key: string): Promise<LockInfo>;
   /** Which locks are waited for whose keys begin with the prefix, on all nodes of a cluster, the longest wait first. */
@@ -59,7 +59,7 @@ export class LockService implements Locks {
 
   write(keys: string | readonly string[], options: RequestOptions = {}): LockRequest { return this.#request("write", keys, options); }
 
-  read(keys: string | readonly string[], options: ReadOptions = {}): LockRequest { return this.#request("read", keys, options); }
+  read(keys: string | readonly string[], options: RequestOptions = {}): LockRequest { return this.#request("read", keys, options); }
 
   async info(key: string): Promise<LockInfo> {
     this.read(key).check();
@@ -98,7 +98,7 @@ export class LockService implements Locks {
 
   [Symbol.asyncDispose](): Promise<void> { return this.close(); }
 
-  #request(mode: Mode, keys: string | readonly string[], options: ReadOptions): LockRequest {
+  #request(mode: Mode, keys: string | readonly string[], options: RequestOptions): LockRequest {
     const settings = requestSettings(this.#state.settings, options);
     return new LockRequest(this.#state, this.#backend, typeof keys === "string" ? [keys] : [...keys], mode, settings);
   }

@@ -38,10 +38,7 @@ export interface RequestOptions {
   readonly replicaTimeoutMs?: number | undefined;
   /** The name of the request for hooks. The default is the first key. */
   readonly label?: string | undefined;
-}
-
-export interface ReadOptions extends RequestOptions {
-  /** At most so many readers hold the lock at once: a semaphore. Give all requests for a key the same limit. */
+  /** For reading: at most so many readers hold the lock at once, a semaphore. Give all requests for a key the same limit. */
   readonly limit?: number | undefined;
 }
 
@@ -100,7 +97,7 @@ export type Settings = Readonly<typeof QUORUM>;
 export const settingsOf = (options: QuorumOptions, isQuorum: boolean): Settings => merged(QUORUM, options, isQuorum ? QUORUM : LOCKS);
 
 /** The settings with the options of a request. */
-export const requestSettings = (settings: Settings, options: ReadOptions): Settings => merged(settings, options, REQUEST);
+export const requestSettings = (settings: Settings, options: RequestOptions): Settings => merged(settings, options, REQUEST);
 
 function merged(settings: Settings, options: object, known: object): Settings {
   const given = Object.entries(options).filter(([, value]) => value !== undefined);

@@ -5,7 +5,7 @@ import {
   DeadlockError, ModuleNotLoadedError, NotHeldError, QueueFullError, RefusedError, SlockError, WrongModeError,
 } from "./errors.js";
 import type {Mode, Settings} from "./options.js";
-import {ReplyError, UnusableError, type Call} from "./transport.js";
+import {ReplyError, type Call} from "./transport.js";
 
 /** For how long the server refuses an owner token after the end of its acquisition, in ms: nothing is on its way after that. */
 export const REFUSE_MS = 120_000;
@@ -97,7 +97,7 @@ const PASSING = new Set([
 /** Whether a command may succeed if it is sent again: the server said so, or there was no reply. */
 export function passes(error: unknown): boolean {
   if (error instanceof ReplyError) return PASSING.has(codeOf(error)) || error.message.includes("max number of clients reached");
-  return error instanceof Error && ![SlockError, UnusableError, TypeError, ReferenceError, RangeError].some((kind) => error instanceof kind);
+  return error instanceof Error && ![SlockError, TypeError, ReferenceError, RangeError].some((kind) => error instanceof kind);
 }
 
 /** The errors that the server names by their code. */

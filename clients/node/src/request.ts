@@ -2,8 +2,7 @@
 
 import {monotonic} from "./clock.js";
 import {ClosedError, LostError, NotHeldError, SlockError, TimedOutError} from "./errors.js";
-import type {Hold, Keeper, LocksState} from "./hold.js";
-import {HeldLock} from "./mode.js";
+import {HeldLock, type Hold, type Keeper, type LocksState} from "./hold.js";
 import {check, type Mode, type Settings} from "./options.js";
 import type {Owner} from "./protocol.js";
 import type {Answer} from "./server.js";
@@ -100,7 +99,7 @@ export class LockRequest implements Request {
       if (granted) outcome = "granted";
       return granted && this.#hold(granted);
     } catch (error) {
-      outcome = outcomeOf(error, stop);
+      outcome = outcomeOf(error, signal);
       throw error;
     } finally {
       stop.done();
@@ -111,8 +110,8 @@ export class LockRequest implements Request {
   #hold({keeper, owner, grant}: Granted): HeldLock { return new HeldLock(this.locks, keeper, owner, this.settings, this.mode, grant); }
 }
 
-function outcomeOf(error: unknown, stop: Stop): string {
+function outcomeOf(error: unknown, signal: AbortSignal | undefined): string {
   if (error instanceof TimedOutError) return "timed out";
   if (error instanceof SlockError) return error.name.replace(/Error$/, "");
-  return stop.isCancelled ? "cancelled" : "Other";
+  return signal?.aborted && error === signal.reason ? "cancelled" : "Other";
 }

@@ -9,13 +9,8 @@ export const LEFT = Symbol("left");
 export class Stop {
   /** What the call rejects with; undefined: it goes on. */
   problem: {readonly reason: unknown} | undefined;
-  /** Whether the program's signal stopped it. */
-  isCancelled = false;
   #leave: (() => void) | undefined;
-  readonly #abort = (): void => {
-    this.isCancelled = true;
-    this.#end(this.signal!.reason);
-  };
+  readonly #abort = (): void => this.#end(this.signal!.reason);
 
   /** `all` has those of one Locks while they go on. */
   constructor(readonly all: Set<Stop>, readonly signal?: AbortSignal | undefined) {

@@ -8,7 +8,8 @@ export interface Transport {
   readonly topology: Topology;
   /**
    * Sends a command, perhaps more than once, and gives its reply. Rejects when there is none within `limitMs`; what was
-   * sent may be carried out later. An `UnusableError` means that there will never be one.
+   * sent may be carried out later. A `TypeError` means that there will never be one, for example because the program has
+   * closed its client.
    */
   call(call: Call, limitMs: number): Promise<Reply>;
   /**
@@ -56,9 +57,6 @@ export interface Topology {
 
 /** An error reply of the server. Its text begins with the code; its cause is the error of the Redis client library. */
 export class ReplyError extends Error { override name = "ReplyError"; }
-
-/** A transport that cannot be used any more, for example because the program has closed its client. */
-export class UnusableError extends Error { override name = "UnusableError"; }
 
 /** How a call that nobody answers ends. */
 export class SilentError extends Error { override message = "the connection is silent"; }
