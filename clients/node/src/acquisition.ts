@@ -26,6 +26,14 @@ const HOLDERS_MS = 250;
 /** What comes of an attempt: a grant, or it is sent again at once, or after a pause, since it cannot wait by a message. */
 type Step = Answer | "again" | "poll";
 
+/** How an acquisition ended: without an answer and an error others have the lock, and the request was sent only once. */
+export interface Outcome {
+  readonly answer?: Answer | undefined;
+  readonly error?: unknown;
+  /** Whether something of it may be left on the server. */
+  readonly isOpen: boolean;
+}
+
 /** The part of a ttl that counts for the validity: a clock that is slewed runs up to 500 ppm fast, on both sides. */
 export const counted = (ttlMs: number): number => ttlMs - ttlMs / 1_000 - 1;
 
@@ -62,29 +70,28 @@ export class Acquisition {
     this.#deadline = this.#isOnce ? Infinity : this.#began + wanted.waitMs;
   }
 
-  /** Whether something of it may be left on the server. */
-  get isOpen(): boolean { return this.#isLoose || this.#isQueued; }
+  /** Sends the request until it is granted or over. */
+  async run(): Promise<Outcome> {
+    const ended = await this.#repeat().then((answer) => ({answer}), (error: unknown) => ({error: explain(error, this.owner.names)}));
+    this.#channel?.tickets.delete(this.#ticket!.tag);
+    return {...ended, isOpen: this.#isLoose || this.#isQueued};
+  }
 
-  /** Sends the request until it is granted. With `isTry` it gives undefined if others hold the lock. */
-  async run(): Promise<Answer | undefined> {
-    try {
-      for (;;) {
-        await this.#check();
-        let pause = 0;
-        try {
-          const step = await this.#attempt();
-          if (typeof step !== "string") return step;
-          if (step === "poll") pause = exponential(20, 1_000, this.#polls++);
-        } catch (error) {
-          if (error === LEFT) continue; // the check says why
-          if (!passes(error)) throw explain(error, this.owner.names);
-          this.#last = moreTelling(this.#last, error);
-          pause = afterErrors(this.#failures++);
-        }
-        if (pause > 0) await this.stop.sleep(Math.min(pause, this.#limit - monotonic(), this.#deadline - monotonic()));
+  async #repeat(): Promise<Answer | undefined> {
+    for (;;) {
+      await this.#check();
+      let pause = 0;
+      try {
+        const step = await this.#attempt();
+        if (typeof step !== "string") return step;
+        if (step === "poll") pause = exponential(20, 1_000, this.#polls++);
+      } catch (error) {
+        if (error === LEFT) continue; // the check says why
+        if (!passes(error)) throw error;
+        this.#last = moreTelling(this.#last, error);
+        pause = afterErrors(this.#failures++);
       }
-    } finally {
-      this.#channel?.tickets.delete(this.#ticket!.tag);
+      if (pause > 0) await this.stop.sleep(Math.min(pause, this.#limit - monotonic(), this.#deadline - monotonic()));
     }
   }
 

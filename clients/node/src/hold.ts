@@ -1,7 +1,7 @@
 // A lock that was granted: what is known of it, its renewal, the change of its mode, its release, and its end for the program.
 // While a change of mode is open the hold is renewed without naming its fence: the server may have given it another one.
 
-import {Acquisition, LATE_REPLY_MS} from "./acquisition.js";
+import {Acquisition, LATE_REPLY_MS, type Outcome} from "./acquisition.js";
 import {monotonic, now} from "./clock.js";
 import {
   ClosedError, LostError, NoAnswerError, NotHeldError, TimedOutError, invalid, isWrongType, textOf, type Reason, type SlockError,
@@ -225,25 +225,18 @@ export class HeldLock implements Hold {
     const {minReplicas, replicaTimeoutMs} = this.wanted;
     const wanted = requestSettings(this.locks.settings, {ttlMs: this.ttlMs, waitMs, minReplicas, replicaTimeoutMs});
     check(this.keys, "write", wanted, this.locks.counted);
-    let acquisition: Acquisition | undefined;
-    await this.#changeTo("write", signal, (server, call, stop) => {
-      acquisition = new Acquisition(server, this.owner, call, wanted, stop);
-      return acquisition.run();
-    }, () => acquisition!.isOpen);
+    await this.#changeTo("write", signal, (server, call, stop) => new Acquisition(server, this.owner, call, wanted, stop).run());
   }
 
   async downgrade(): Promise<void> {
     await this.#changeTo("read", undefined, (server, call) => {
       this.mode = "read";
-      return server.ask(this.keys, call);
-    }, (error) => error instanceof NoAnswerError);
+      return server.ask(this.keys, call).then((answer) => ({answer, isOpen: false}), (error: unknown) => ({error, isOpen: error instanceof NoAnswerError}));
+    });
   }
 
-  /** Runs a change, unless another one is open. What `isOpen` after an error is settled in the background. */
-  async #changeTo(
-    to: Mode, signal: AbortSignal | undefined, run: (server: Server, call: Call, stop: Stop) => Promise<Answer | undefined>,
-    isOpen: (error: unknown) => boolean,
-  ): Promise<void> {
+  /** Runs a change, unless another one is open. What is still open after an error is settled in the background. */
+  async #changeTo(to: Mode, signal: AbortSignal | undefined, run: (server: Server, call: Call, stop: Stop) => Promise<Outcome>): Promise<void> {
     const {keeper} = this;
     if (!(keeper instanceof Server) || this.keys.length > 1) throw invalid("the mode changes for one key on one server");
     if (this.#change) throw invalid("another change of the mode is open");
@@ -256,17 +249,16 @@ export class HeldLock implements Hold {
       const wasOpen = this.#isOpen;
       this.#isOpen = true;
       const call = this.owner.change(to, ttlMs, fence);
-      const {grant, error} = await run(keeper, call, stop).then((got) => ({grant: got, error: undefined}), (failed: unknown) => ({grant: undefined, error: failed}));
-      const isLeft = !grant && isOpen(error);
+      const {answer, error, isOpen} = await run(keeper, call, stop);
       const problem = this.update(() => {
-        if (grant) this.#grant(to, grant);
-        else if (!isLeft) this.#isOpen = wasOpen;
+        if (answer) this.#grant(to, answer);
+        else if (!isOpen) this.#isOpen = wasOpen;
         if (error instanceof NotHeldError || isWrongType(error)) this.#lose("gone");
       });
       if (problem) throw problem;
-      if (isLeft) this.#settled = this.#settle(keeper, to, call).catch(() => {});
-      if (isLeft && error instanceof TimedOutError) await within(this.#settled, LATE_REPLY_MS); // the server replies
-      if (!grant) throw error;
+      if (!answer && isOpen) this.#settled = this.#settle(keeper, to, call).catch(() => {});
+      if (error instanceof TimedOutError) await within(this.#settled, LATE_REPLY_MS); // the server replies
+      if (!answer) throw error;
     } finally {
       stop.done();
       this.#change = undefined;

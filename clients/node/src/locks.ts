@@ -124,25 +124,19 @@ export class ServerBackend implements Backend {
   async acquire({keys, mode, settings}: LockRequest, stop: Stop, isTry: boolean): ReturnType<Backend["acquire"]> {
     const {server} = this;
     const owner = new Owner(keys, server.settings.prefix, settings.token);
-    const acquisition = new Acquisition(server, owner, owner.lock(mode, settings), settings, stop, isTry);
-    let grant;
-    try {
-      grant = await acquisition.run();
-    } finally {
-      if (!grant && acquisition.isOpen) server.endLater(owner, 0);
-    }
-    return grant && {keeper: server, owner, grant};
+    const {answer, error, isOpen} = await new Acquisition(server, owner, owner.lock(mode, settings), settings, stop, isTry).run();
+    if (answer) return {keeper: server, owner, answer};
+    if (isOpen) server.endLater(owner, 0);
+    if (error !== undefined) throw error;
+    return undefined;
   }
 
   async adopt({keys, mode, settings}: LockRequest): ReturnType<Backend["adopt"]> {
     const owner = new Owner(keys, this.server.settings.prefix, settings.token);
-    try {
-      const grant = await this.server.ask(keys, owner.adopt(mode, settings.ttlMs));
-      return grant.number > 0 ? {keeper: this.server, owner, grant} : undefined;
-    } catch (error) {
-      if (error instanceof WrongModeError) return undefined;
-      throw error;
-    }
+    const answer = await this.server.ask(keys, owner.adopt(mode, settings.ttlMs)).catch((error: unknown) => {
+      if (!(error instanceof WrongModeError)) throw error;
+    });
+    return answer && answer.number > 0 ? {keeper: this.server, owner, answer} : undefined;
   }
 
   async release({keys, settings}: LockRequest): Promise<number> {

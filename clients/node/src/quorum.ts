@@ -98,7 +98,7 @@ class Votes implements Keeper {
     this.#votes = quorum.servers.map((server) => ({server, fence: 0, isAsked: false}));
   }
 
-  get grant(): Granted { return {keeper: this, owner: this.owner, grant: {number: 0, sent: this.sent}}; }
+  get grant(): Granted { return {keeper: this, owner: this.owner, answer: {number: 0, sent: this.sent}}; }
 
   get fences(): readonly number[] { return this.#votes.map(({fence}) => fence); }
 

@@ -35,7 +35,7 @@ export interface Request {
 export interface Granted {
   readonly keeper: Keeper;
   readonly owner: Owner;
-  readonly grant: Answer;
+  readonly answer: Answer;
 }
 
 /** What carries requests out: a server, or a quorum. */
@@ -107,7 +107,7 @@ export class LockRequest implements Request {
     }
   }
 
-  #hold({keeper, owner, grant}: Granted): HeldLock { return new HeldLock(this.locks, keeper, owner, this.settings, this.mode, grant); }
+  #hold({keeper, owner, answer}: Granted): HeldLock { return new HeldLock(this.locks, keeper, owner, this.settings, this.mode, answer); }
 }
 
 function outcomeOf(error: unknown, signal: AbortSignal | undefined): string {
