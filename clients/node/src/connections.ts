@@ -190,9 +190,9 @@ class Subscription {
   }
 
   async #subscribe(subscriber: Promise<Subscriber>, name: string): Promise<void> {
-    const late = setTimeout(() => this.#end(subscriber), SILENT_MS).unref();
-    const problem = await subscriber.then((one) => one.subscribe(name)).then(() => "", (error: Error) => error.message);
-    if (problem === "" || isReply(problem)) clearTimeout(late);
+    const subscribed = within(subscriber.then((one) => one.subscribe(name)), SILENT_MS);
+    const problem = await subscribed.then(() => "", (error: Error) => error.message);
+    if (problem !== "" && !isReply(problem)) this.#end(subscriber);
     // After MOVED the request finds the server that has the key.
     if (problem === "" || problem.startsWith("MOVED")) this.channels.get(name)?.changed();
   }

@@ -87,8 +87,6 @@ export class LocksState {
   readonly running = new Set<Stop>();
   isClosed = false;
   readonly #holds = new Map<Remains, WeakRef<HeldLock>>();
-  /** How many of them are renewed. */
-  #renewed = 0;
   readonly #registry = new FinalizationRegistry<Remains>((remains) => {
     if (!this.ended(remains) || !remains.isRenewed) return;
     const {keeper, owner, fence} = remains;
@@ -96,14 +94,8 @@ export class LocksState {
     keeper.endLater(owner, fence);
   });
 
-  /**
-   * `follow` is called with a key of the first hold that is renewed, and with "" after the last. `counted` is the part of a ttl that
-   * counts for the validity.
-   */
-  constructor(
-    readonly settings: Settings, readonly reporter: Reporter, readonly counted: (ttlMs: number) => number,
-    readonly follow: (key: string) => void,
-  ) {}
+  /** `counted` is the part of a ttl that counts for the validity. */
+  constructor(readonly settings: Settings, readonly reporter: Reporter, readonly counted: (ttlMs: number) => number) {}
 
   get holds(): HeldLock[] { return [...this.#holds.values()].map((one) => one.deref()).filter((hold) => hold !== undefined); }
 
@@ -112,15 +104,10 @@ export class LocksState {
     const {remains} = hold;
     this.#holds.set(remains, hold.self);
     this.#registry.register(hold, remains);
-    if (remains.isRenewed && ++this.#renewed === 1) this.follow(remains.owner.keys[0]!);
   }
 
   /** A hold has ended. False: it had before. */
-  ended(remains: Remains): boolean {
-    const wasThere = this.#holds.delete(remains);
-    if (wasThere && remains.isRenewed && --this.#renewed === 0) this.follow("");
-    return wasThere;
-  }
+  ended(remains: Remains): boolean { return this.#holds.delete(remains); }
 }
 
 /** How long a timer runs at most, in ms: timers stop while the machine sleeps, and the hold may be over when it wakes. */

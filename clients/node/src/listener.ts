@@ -52,15 +52,15 @@ export interface Channel {
 
 /** What the waits at one server share. */
 export class Listener {
-  /** Whether a channel stays open where nobody waits: its end tells of another primary. */
-  isFollowed = false;
   readonly #channels = new Map<number, Channel>();
   /** Until when requests poll, because the user may not use channels. */
   #pollUntil = -Infinity;
-  #timer: NodeJS.Timeout | undefined;
 
-  /** `changed` is called when messages may have been missed. */
-  constructor(readonly transport: Transport, readonly reporter: Reporter, readonly changed: () => void) {}
+  /**
+   * `changed` is called when messages may have been missed. While `isKept`, channels stay open where nobody waits: their end
+   * tells of another primary.
+   */
+  constructor(readonly transport: Transport, readonly reporter: Reporter, readonly changed: () => void, readonly isKept: () => boolean) {}
 
   /** The channel for a key, if there is one. With `open` it subscribes to one. */
   channel(key: string, open: boolean): Channel | undefined {
@@ -72,11 +72,16 @@ export class Listener {
       const made: Channel = {slot, name: this.#name(slot, key), tickets: new Map(), since: at, usedAt: at, stop() {}};
       this.#channels.set(slot, channel = made);
       // Others may send to the channel: a tag that is not known is ignored.
-      made.stop = this.transport.listen(made.name, (payload) => {
+      const stop = this.transport.listen(made.name, (payload) => {
         const {tag, ...message} = readMessage(payload);
         made.tickets.get(tag)?.put(message);
       }, () => this.#again(made));
-      this.#timer ??= setInterval(() => this.#rest(), IDLE_MS).unref();
+      const isIdle = (): boolean => made.tickets.size === 0 && monotonic() - made.usedAt >= IDLE_MS && !this.isKept();
+      const timer = setInterval(() => { if (isIdle()) this.#close(made); }, IDLE_MS).unref();
+      made.stop = () => {
+        clearInterval(timer);
+        stop();
+      };
     }
     if (channel) channel.usedAt = at;
     return channel;
@@ -101,15 +106,6 @@ export class Listener {
   #close(channel: Channel): void {
     if (this.#channels.get(channel.slot) === channel) this.#channels.delete(channel.slot);
     channel.stop();
-    if (this.#channels.size > 0) return;
-    clearInterval(this.#timer);
-    this.#timer = undefined;
-  }
-
-  /** Closes the channels that nobody uses. */
-  #rest(): void {
-    const isIdle = ({tickets, usedAt}: Channel): boolean => !this.isFollowed && tickets.size === 0 && monotonic() - usedAt >= IDLE_MS;
-    [...this.#channels.values()].filter(isIdle).forEach((channel) => this.#close(channel));
   }
 
   /** Has all requests of a channel sent again. */

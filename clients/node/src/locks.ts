@@ -3,7 +3,7 @@
 import {Acquisition, counted} from "./acquisition.js";
 import {monotonic} from "./clock.js";
 import {ClosedError, NotHeldError, WrongModeError, invalid} from "./errors.js";
-import {LocksState} from "./hold.js";
+import {LocksState, type HeldLock} from "./hold.js";
 import {Reporter} from "./hooks.js";
 import {lockInfo, queueInfos, type LockInfo, type QueueInfo} from "./info.js";
 import {requestSettings, type Mode, type RequestOptions, type Settings} from "./options.js";
@@ -46,15 +46,10 @@ export class LockService implements Locks {
     if (others.some((prefix) => prefix !== first)) throw invalid("the clients of a quorum must have the same key prefix");
     const settings = {...given, prefix: (first ?? "") + given.prefix};
     const reporter = new Reporter(settings.hooks);
-    this.#servers = transports.map((transport) => new Server(transport, settings, reporter, () => {
-      if (transport.topology.hasFailover) for (const hold of this.#state.holds) hold.confirm();
-    }));
+    const renewed = (): HeldLock[] => this.#state.holds.filter(({isRenewed}) => isRenewed);
+    this.#servers = transports.map((transport) => new Server(transport, settings, reporter, renewed));
     this.#backend = backend(this.#servers, settings);
-    this.#state = new LocksState(settings, reporter, this.#backend.counted, (key) => {
-      const {listener, transport: {topology}} = this.#servers[0]!;
-      listener.isFollowed = key !== "" && Boolean(topology.hasFailover);
-      if (listener.isFollowed) listener.channel(key, true);
-    });
+    this.#state = new LocksState(settings, reporter, this.#backend.counted);
   }
 
   write(keys: string | readonly string[], options: RequestOptions = {}): LockRequest { return this.#request("write", keys, options); }
@@ -125,6 +120,7 @@ export class ServerBackend implements Backend {
     const {server} = this;
     const owner = new Owner(keys, server.settings.prefix, settings.token);
     const {answer, error, isOpen} = await new Acquisition(server, owner, owner.lock(mode, settings), settings, stop, isTry).run();
+    if (answer && server.transport.topology.hasFailover) server.listener.channel(owner.keys[0]!, true); // its end tells of another primary
     if (answer) return {keeper: server, owner, answer};
     if (isOpen) server.endLater(owner, 0);
     if (error !== undefined) throw error;

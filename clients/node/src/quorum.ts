@@ -130,8 +130,7 @@ class Votes implements Keeper {
     try {
       vote.fence = (await vote.server.number(call, until)).number;
     } catch (error) {
-      // During its grace a node gives no new hold, so it has not got one that it gave before.
-      if (!["WRONGMODE", "NOTHELD", "WRONGTYPE", ...(vote.fence > 0 ? ["GRACE"] : [])].includes(codeOf(error))) throw error;
+      if (!["WRONGMODE", "NOTHELD", "WRONGTYPE"].includes(codeOf(error))) throw error;
       vote.fence = 0;
     } finally {
       vote.isAsked = false;
@@ -162,8 +161,9 @@ class Votes implements Keeper {
     const sent = now();
     const tally = await this.ask(({isCertain}) => isCertain, async (vote, until) => {
       const {fence} = vote;
-      await this.take(vote, call, until);
-      return fence !== 0 && vote.fence === fence;
+      // During its grace a node gives no new hold, so it has not got this one.
+      const isHeld = await this.take(vote, call, until).catch((error: unknown) => { if (codeOf(error) !== "GRACE") throw error; });
+      return Boolean(isHeld) && vote.fence === fence;
     }, ttlMs);
     if (!tally.isCertain) throw tally.missed(owner.names, now() - sent);
     return {number: tally.isGranted ? tally.granted : 0, sent};

@@ -28,9 +28,11 @@ export class Server {
   /** How many commands are being delivered in the background. */
   delivering = 0;
 
-  /** `changed` is called when a primary may have been replaced. */
-  constructor(readonly transport: Transport, readonly settings: Settings, readonly reporter: Reporter, changed: () => void) {
-    this.listener = new Listener(transport, reporter, changed);
+  /** `holds` are those that are renewed. */
+  constructor(readonly transport: Transport, readonly settings: Settings, readonly reporter: Reporter, holds: () => readonly {confirm(): void}[]) {
+    const {hasFailover} = transport.topology;
+    const confirm = (): void => { if (hasFailover) for (const hold of holds()) hold.confirm(); }; // the primary may be another one
+    this.listener = new Listener(transport, reporter, confirm, () => Boolean(hasFailover) && holds().length > 0);
   }
 
   /** Sends a call once. It has until then (by `monotonic`) for the reply. */
