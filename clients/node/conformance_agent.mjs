@@ -5,7 +5,7 @@
 import {readFileSync} from "node:fs";
 import {createInterface} from "node:readline";
 import {setTimeout as sleep} from "node:timers/promises";
-import {Locks, Quorum, SlockError, constantPause, exponentialPause} from "slock-client";
+import {Locks, Quorum, SlockError} from "slock-client";
 import {MemoryServer} from "slock-client/testing";
 
 const isIoredis = process.argv[2] === "ioredis";
@@ -79,9 +79,9 @@ function given(options) {
 }
 
 function strategy({kind, pause_ms, most_ms, limit} = {}) {
-  if (kind === "none") return constantPause(0, 0);
-  if (kind === "constant") return constantPause(pause_ms, limit ?? undefined);
-  return exponentialPause(pause_ms ?? 10, most_ms ?? 100, limit ?? undefined);
+  const most = kind === "none" ? 0 : (limit ?? Infinity);
+  const pause = (n) => (kind === "constant" ? pause_ms : Math.min((pause_ms ?? 10) * 2 ** n, most_ms ?? 100) * (0.5 + Math.random() / 2));
+  return (n) => (n < most ? pause(n) : undefined);
 }
 
 function hooksInto(events) {

@@ -10,11 +10,12 @@ const UPTIME_STEP_MS = 1_000;
 /** By how much the wall clock leaves the monotonic one before that is looked into, in ms. */
 const JUMP_MS = 500;
 
-const wallAhead = (at: number): number => Date.now() - at;
-const uptimeAhead = (at: number): number => os.uptime() * 1_000 - at;
+// The monotonic clock is read last: a process that stands still in between has not slept.
+const wallAhead = (): number => Date.now() - monotonic();
+const uptimeAhead = (): number => os.uptime() * 1_000 - monotonic();
 
-let wall = wallAhead(monotonic());
-let uptime = uptimeAhead(monotonic());
+let wall = wallAhead();
+let uptime = uptimeAhead();
 /** How long the machine has slept, in ms; rather too much than too little. */
 let asleep = 0;
 
@@ -23,14 +24,13 @@ let asleep = 0;
  * one, and so it has if somebody set it. Which of both happened is told by the uptime, which nobody sets.
  */
 export function now(): number {
-  const at = monotonic();
-  if (Math.abs(wallAhead(at) - wall) > JUMP_MS) {
-    wall = wallAhead(at);
-    const slept = uptimeAhead(at) - uptime;
+  if (Math.abs(wallAhead() - wall) > JUMP_MS) {
+    wall = wallAhead();
+    const slept = uptimeAhead() - uptime;
     if (slept > UPTIME_STEP_MS) {
       asleep += slept + UPTIME_STEP_MS;
       uptime += slept;
     }
   }
-  return at + asleep;
+  return monotonic() + asleep;
 }

@@ -92,7 +92,7 @@ export class ClientTransport implements Transport {
 
   listen(channel: string, heard: (payload: string) => void, changed: () => void): () => void {
     const place = this.base.place?.(channel) ?? "";
-    const ended = (): void => { if (this.topology.hasFailover) this.#drop(); }; // the duplicates may be at the former primary
+    const ended = (): void => { if (this.topology.hasFailover) this.close(); }; // the duplicates may be at the former primary
     const subscription = this.#subscriptions.get(place) ?? new Subscription((on) => this.base.subscriber(on, place), ended);
     this.#subscriptions.set(place, subscription);
     subscription.add(channel, {heard, changed});
@@ -100,11 +100,6 @@ export class ClientTransport implements Transport {
   }
 
   close(): void {
-    this.#drop();
-    for (const one of this.#subscriptions.values()) for (const name of one.channels.keys()) one.remove(name);
-  }
-
-  #drop(): void {
     this.#reserved.close();
     this.#waiting.close();
   }

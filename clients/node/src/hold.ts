@@ -132,7 +132,8 @@ export class HeldLock implements Hold {
   #renewAt = 0;
   /** What the last renewal said, unless one has succeeded since. */
   #failed: unknown;
-  #isLong = false;
+  /** When its age is worth a warning. */
+  #warnAt: number;
   #timer: NodeJS.Timeout | undefined;
   #controller: AbortController | undefined;
   /** The command under way that prolongs the hold: there is one at a time. */
@@ -145,6 +146,7 @@ export class HeldLock implements Hold {
     this.ttlMs = wanted.ttlMs;
     this.remains = {keeper, owner, fence: grant.number, isRenewed: wanted.renew};
     this.#granted = grant.sent;
+    this.#warnAt = wanted.maxHoldMs < Infinity ? Infinity : grant.sent + LONG_HOLD_MS;
     this.#grant(mode, grant);
     this.#setTimer(now());
     locks.began(this);
@@ -346,7 +348,6 @@ export class HeldLock implements Hold {
     const answer: Answer | {error: unknown} = await this.keeper.extend(this.owner, longer, named, this.wanted, limit)
       .catch((error: unknown) => (isWrongType(error) ? {number: 0, sent: 0} : {error}));
     const problem = this.update(() => {
-      this.#renewAt = now() + this.ttlMs / 10;
       if ("error" in answer) this.#failed = explain(answer.error, this.keys);
       else if (answer.number > 0) this.#lengthen(answer.sent, longer);
       else if (named === this.named) this.#lose("gone"); // else it was about another fence
@@ -368,10 +369,13 @@ export class HeldLock implements Hold {
     this.#timer = undefined;
     const at = now();
     let isDue = false;
-    this.update(() => (isDue = this.isRenewed && at >= this.#renewAt));
+    this.update(() => {
+      isDue = this.isRenewed && at >= this.#renewAt;
+      if (isDue) this.#renewAt = at + this.ttlMs / 10; // unless this renewal succeeds
+    });
     if (!isDue || this.#turn) return;
-    if (!this.#isLong && at - this.#granted > LONG_HOLD_MS && this.wanted.maxHoldMs === Infinity) {
-      this.#isLong = true;
+    if (at >= this.#warnAt) {
+      this.#warnAt = Infinity;
       this.locks.reporter.warn(`a lock is held for more than an hour, and has no maxHoldMs (lock ${this.keys.join(", ")})`);
     }
     // A reply may be waited for in vain, so it is not waited for long.

@@ -51,9 +51,6 @@ export {
 export type {Hold} from "./hold.js";
 export type {Hooks, Outcome} from "./hooks.js";
 export type {Holder, LockInfo, QueueInfo, Waiter} from "./info.js";
-export {
-  constantPause, exponentialPause, type LocksOptions, type Mode, type QuorumOptions, type RequestOptions,
-  type Strategy,
-} from "./options.js";
+export type {LocksOptions, Mode, QuorumOptions, RequestOptions, Strategy} from "./options.js";
 export type {Cancellation, Request} from "./request.js";
 export {ReplyError, type Call, type Reply, type Topology, type Transport} from "./transport.js";

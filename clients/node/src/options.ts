@@ -55,7 +55,7 @@ export interface LocksOptions extends RequestOptions {
 
 /** Options of a quorum. */
 export interface QuorumOptions extends LocksOptions {
-  /** The pauses between attempts. The default is random pauses of 10 to 250 ms. */
+  /** The pauses between attempts. The default is random pauses of 10 to 250 ms. `() => undefined` makes one attempt. */
   readonly poll?: Strategy | undefined;
   /** How long one node may take. The default is a twentieth of the ttl, at least 50 and at most `retryForMs`. */
   readonly nodeTimeoutMs?: number | undefined;
@@ -68,17 +68,7 @@ export interface QuorumOptions extends LocksOptions {
 /** The pause in ms before the further attempt n, counted from 0, or undefined if there is none. */
 export type Strategy = (n: number) => number | undefined;
 
-/** Tries again after each pause, for at most so many further attempts. */
-export const constantPause = (ms: number, attempts = Infinity): Strategy => (n) => (n < attempts ? ms : undefined);
-
-/**
- * Tries again after pauses that double from the first to the most, for at most so many further attempts. Each pause is
- * shortened by chance by up to a half, so that contenders do not try in step.
- */
-export const exponentialPause = (firstMs: number, mostMs: number, attempts = Infinity): Strategy =>
-  (n) => (n < attempts ? exponential(firstMs, mostMs, n) : undefined);
-
-/** A pause that doubles from the first to the most, shortened by chance by up to a half. */
+/** A pause that doubles from the first to the most, shortened by chance by up to a half, so that contenders do not try in step. */
 export const exponential = (firstMs: number, mostMs: number, n: number): number =>
   Math.min(firstMs * 2 ** n, Math.max(firstMs, mostMs)) * (0.5 + Math.random() / 2);
 
@@ -89,7 +79,7 @@ const REQUEST = {
   replicaTimeoutMs: 1_000, token: undefined as string | undefined, label: undefined as string | undefined, limit: undefined as number | undefined,
 };
 const LOCKS = {...REQUEST, prefix: "", retryForMs: 3_000, retryWaitForMs: 60_000, hooks: {} as Hooks};
-const QUORUM = {...LOCKS, poll: exponentialPause(20, 250), nodeTimeoutMs: undefined as number | undefined, driftFactor: 0.01, failFast: false};
+const QUORUM = {...LOCKS, poll: ((n) => exponential(20, 250, n)) as Strategy, nodeTimeoutMs: undefined as number | undefined, driftFactor: 0.01, failFast: false};
 
 /** All options with their defaults. */
 export type Settings = Readonly<typeof QUORUM>;

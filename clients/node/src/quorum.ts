@@ -76,11 +76,10 @@ export class QuorumBackend implements Backend {
   }
 
   async adopt(request: LockRequest): Promise<Granted | undefined> {
-    const {keys, mode, settings: {ttlMs}} = request;
+    const {mode, settings: {ttlMs}} = request;
     const votes = new Votes(this, request);
-    const tally = await votes.ask(() => false, (vote, until) => votes.take(vote, votes.owner.adopt(mode, ttlMs), until));
-    if (!tally.isCertain) throw tally.missed(keys, now() - votes.sent);
-    return tally.isGranted ? votes.grant : undefined;
+    const {isGranted} = await votes.decide((vote, until) => votes.take(vote, votes.owner.adopt(mode, ttlMs), until), ttlMs);
+    return isGranted ? votes.grant : undefined;
   }
 
   async release(request: LockRequest): Promise<number> { return (await new Votes(this, request).releaseAll()).granted; }
@@ -123,6 +122,14 @@ class Votes implements Keeper {
     return new Tally([...tally.nodes]);
   }
 
+  /** Asks all nodes at once, and rejects if neither a majority grants nor a majority refuses. */
+  async decide(question: Question, ttlMs?: number): Promise<Tally> {
+    const began = monotonic();
+    const tally = await this.ask(({isCertain}) => isCertain, question, ttlMs);
+    if (!tally.isCertain) throw tally.missed(this.owner.names, monotonic() - began);
+    return tally;
+  }
+
   /** Sends a node a command that gives a fence or 0. */
   async take(vote: Vote, call: Call, until: number): Promise<boolean> {
     if (vote.isAsked) throw new SilentError();
@@ -159,22 +166,17 @@ class Votes implements Keeper {
   async extend(owner: Owner, ttlMs: number, _: number, wanted: Settings): Promise<Answer> {
     const call = {...owner.lock(this.request.mode, {...wanted, ttlMs}), reserved: true};
     const sent = now();
-    const tally = await this.ask(({isCertain}) => isCertain, async (vote, until) => {
+    const tally = await this.decide(async (vote, until) => {
       const {fence} = vote;
       // During its grace a node gives no new hold, so it has not got this one.
       const isHeld = await this.take(vote, call, until).catch((error: unknown) => { if (codeOf(error) !== "GRACE") throw error; });
       return Boolean(isHeld) && vote.fence === fence;
     }, ttlMs);
-    if (!tally.isCertain) throw tally.missed(owner.names, now() - sent);
     return {number: tally.isGranted ? tally.granted : 0, sent};
   }
 
   async end(owner: Owner, _: number, afterMs: number): Promise<boolean> {
-    const sent = now();
-    const question: Question = afterMs > 0 ? ({server, fence}) => server.end(owner, fence, afterMs) : this.#release;
-    const tally = await this.ask(({isCertain}) => isCertain, question);
-    if (!tally.isCertain) throw tally.missed(owner.names, now() - sent);
-    return tally.isGranted;
+    return (await this.decide(afterMs > 0 ? ({server, fence}) => server.end(owner, fence, afterMs) : this.#release)).isGranted;
   }
 
   endLater(): void { void this.releaseAll(); }

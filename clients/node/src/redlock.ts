@@ -1,12 +1,21 @@
 // A class in the manner of redlock 5, over `Locks`. REDLOCK.md has the differences.
 
 import {EventEmitter} from "node:events";
-import {LostError} from "./errors.js";
+import {setTimeout as sleep} from "node:timers/promises";
+import {monotonic} from "./clock.js";
+import {LostError, TimedOutError, isWrongType} from "./errors.js";
 import type {Hold} from "./hold.js";
-import type {Client} from "./index.js";
-import {Attempts, DEFAULTS, isLocked, quit, type Settings as Retries} from "./redlock_attempts.js";
+import {Locks, Quorum, type Client} from "./index.js";
 
-export interface Settings extends Retries {
+export interface Settings {
+  /** Of several clients: which part of the duration the clocks may drift. */
+  readonly driftFactor: number;
+  /** How often it tries again; -1: for ever. With one client, which waits in the server's queue: how many delays it waits. */
+  readonly retryCount: number;
+  /** The ms between two attempts. */
+  readonly retryDelay: number;
+  /** So many ms, by chance, are added to or taken from each delay. */
+  readonly retryJitter: number;
   /** Not used: the watchdog extends after a third of the duration. */
   readonly automaticExtensionThreshold: number;
 }
@@ -36,6 +45,9 @@ export class Lock {
     this.expiration = Date.now() + hold.remainingMs;
   }
 
+  /** @internal */
+  get isOver(): boolean { return this.expiration === 0 || this.hold.remainingMs === 0; }
+
   release(): Promise<{attempts: readonly never[]}> { return this.redlock.release(this); }
 
   extend(duration: number): Promise<Lock> { return this.redlock.extend(this, duration); }
@@ -44,25 +56,28 @@ export class Lock {
 export class Redlock extends EventEmitter {
   readonly clients: Set<Client>;
   readonly settings: Settings;
-  readonly #attempts: Attempts;
+  readonly #locks: Locks;
 
   constructor(clients: Iterable<Client>, settings: Partial<Settings> = {}) {
     super();
     this.on("error", () => {}); // without a listener Node would end the program
     this.clients = new Set(clients);
-    if (this.clients.size === 0) throw new Error("Redlock must be instantiated with at least one redis client.");
-    this.settings = {...DEFAULTS, automaticExtensionThreshold: 500, ...settings};
-    this.#attempts = new Attempts([...this.clients], this.settings, (error) => this.emit("error", error));
+    const [first, second] = this.clients;
+    if (!first) throw new Error("Redlock must be instantiated with at least one redis client.");
+    this.settings = merged(DEFAULTS, settings);
+    const hooks = {renewalFailed: (_: string, error: unknown) => void this.emit("error", error), warning() {}};
+    const {driftFactor} = this.settings;
+    this.#locks = second ? new Quorum([...this.clients], {driftFactor, hooks, poll: () => undefined}) : new Locks(first, {hooks});
   }
 
   /** Quits the clients, after the connections of the library. */
   async quit(): Promise<void> {
-    await this.#attempts.locks.close();
-    await quit(this.clients);
+    await this.#locks.close();
+    await Promise.all([...this.clients].map((client) => (client as {quit?(): unknown}).quit?.()));
   }
 
   acquire(resources: string[], duration: number, settings?: Partial<Settings>): Promise<Lock> {
-    return this.#acquire(resources, duration, settings, false);
+    return this.#acquire(resources, duration, settings);
   }
 
   async release(lock: Lock, _?: Partial<Settings>): Promise<{attempts: readonly never[]}> {
@@ -74,7 +89,7 @@ export class Redlock extends EventEmitter {
   /** Another `Lock` in place of the one that there is. It never shortens. */
   async extend(existing: Lock, duration: number, _?: Partial<Settings>): Promise<Lock> {
     whole(duration);
-    if (existing.expiration < Date.now()) throw new ExecutionError("Cannot extend an already-expired lock.");
+    if (existing.isOver) throw new ExecutionError("Cannot extend an already-expired lock.");
     await this.#told(existing.hold.extend(duration));
     existing.expiration = 0;
     return new Lock(this, existing.resources, existing.value, existing.hold);
@@ -96,23 +111,45 @@ export class Redlock extends EventEmitter {
     return done.result;
   }
 
-  async #acquire(resources: string[], duration: number, settings: Partial<Settings> | undefined, renew: boolean): Promise<Lock> {
+  async #acquire(resources: string[], duration: number, settings: Partial<Settings> = {}, renew = false): Promise<Lock> {
     whole(duration);
-    const hold = await this.#told(this.#attempts.acquire(resources, duration, {...this.settings, ...settings}, renew));
+    const hold = await this.#told(this.#repeat(resources, duration, merged(this.settings, settings), renew));
     return new Lock(this, resources, hold.token, hold);
+  }
+
+  /** Acquires as often as the settings say. A key that a process with redlock itself holds is a plain one, and is waited for. */
+  async #repeat(resources: string[], ttlMs: number, {retryCount, retryDelay, retryJitter}: Settings, renew: boolean): Promise<Hold> {
+    const most = retryCount < 0 ? Infinity : retryCount;
+    const until = monotonic() + (most > 0 ? most * Math.max(1, retryDelay) : 0);
+    const isQuorum = this.clients.size > 1;
+    for (let attempts = 0; ; attempts++) {
+      try {
+        const waitMs = isQuorum ? 0 : Math.max(0, until - monotonic());
+        return await this.#locks.write(resources, {ttlMs, waitMs, renew}).acquire();
+      } catch (error) {
+        const isFinal = error instanceof TypeError || !(isQuorum || isWrongType(error));
+        if (isFinal || attempts >= most) throw error;
+      }
+      await sleep(Math.max(0, retryDelay + Math.floor((Math.random() * 2 - 1) * retryJitter)));
+    }
   }
 
   #told<T>(given: Promise<T>): Promise<T> { return given.catch((error: unknown) => { throw this.#failed(error); }); }
 
   #failed(cause: unknown): unknown {
     if (cause instanceof TypeError) return cause;
-    const text = "The operation was unable to achieve a quorum during its retry window.";
-    this.emit("error", isLocked(cause) ? new ResourceLockedError((cause as Error).message, {cause}) : cause);
-    return new ExecutionError(text, {cause});
+    const isLocked = cause instanceof TimedOutError || isWrongType(cause);
+    this.emit("error", isLocked ? new ResourceLockedError((cause as Error).message, {cause}) : cause);
+    return new ExecutionError("The operation was unable to achieve a quorum during its retry window.", {cause});
   }
 }
 
 export default Redlock;
+
+const DEFAULTS: Settings = {driftFactor: 0.01, retryCount: 10, retryDelay: 200, retryJitter: 100, automaticExtensionThreshold: 500};
+
+const merged = (settings: Settings, given: Partial<Settings>): Settings =>
+  ({...settings, ...Object.fromEntries(Object.entries(given).filter(([, value]) => typeof value === "number"))});
 
 function whole(duration: number): void {
   if (!Number.isInteger(duration)) throw new Error("Duration must be an integer value in milliseconds.");

@@ -1,12 +1,10 @@
-// A class in the manner of redlock 4.2, over `Locks`. REDLOCK.md has the differences.
+// A class in the manner of redlock 4.2, over that of redlock 5. REDLOCK.md has the differences.
 
 import {EventEmitter} from "node:events";
-import type {Hold} from "./hold.js";
 import type {Client} from "./index.js";
-import {Attempts, DEFAULTS, isLocked, quit, type Settings} from "./redlock_attempts.js";
+import {Redlock as Redlock5, ResourceLockedError, type Lock as Lock5, type Settings} from "./redlock.js";
 
 type Callback<T> = (error: unknown, value?: T) => void;
-type Options = Partial<Settings>;
 
 /** The operation did not succeed. The cause is the error of the library. */
 class LockError extends Error {
@@ -16,13 +14,14 @@ class LockError extends Error {
 }
 
 class Lock {
-  /** Until when the lock is certain, in ms since 1970. */
-  expiration: number;
   readonly attempts = 1;
 
-  constructor(readonly redlock: Redlock, readonly resource: string[], readonly value: string, readonly attemptsRemaining: number, readonly hold: Hold) {
-    this.expiration = Date.now() + hold.remainingMs;
-  }
+  /** `lock` is that of redlock 5; an extension gives another one. */
+  constructor(readonly redlock: Redlock, readonly resource: string[], readonly attemptsRemaining: number, public lock: Lock5) {}
+
+  get value(): string { return this.lock.value; }
+  /** Until when the lock is certain, in ms since 1970. */
+  get expiration(): number { return this.lock.expiration; }
 
   unlock(callback?: Callback<void>): Promise<void> { return this.redlock.unlock(this, callback); }
 
@@ -32,26 +31,30 @@ class Lock {
 class Redlock extends EventEmitter {
   static readonly LockError = LockError;
   static readonly Lock = Lock;
-  readonly #settings: Settings;
-  readonly #attempts: Attempts;
+  readonly retryCount: number;
+  readonly retryDelay: number;
+  readonly #redlock: Redlock5;
 
-  constructor(readonly servers: readonly Client[], options: Options = {}) {
+  constructor(readonly servers: readonly Client[], options: Redlock.Options = {}) {
     super();
     if (servers.length === 0) throw new Error("Redlock must be instantiated with at least one redis server.");
-    this.#settings = Object.assign(this, DEFAULTS, options);
-    this.#attempts = new Attempts(servers, this.#settings, (error) => this.emit("clientError", error));
+    this.#redlock = new Redlock5(servers, options);
+    this.retryCount = this.#redlock.settings.retryCount;
+    this.retryDelay = this.#redlock.settings.retryDelay;
+    this.#redlock.on("error", (error) => { if (!(error instanceof ResourceLockedError)) this.emit("clientError", error); });
   }
 
   /** Quits the clients, after the connections of the library. */
-  quit(callback?: Callback<unknown[]>): Promise<unknown[]> { return told(callback, this.#attempts.locks.close().then(() => quit(this.servers))); }
+  quit(callback?: Callback<void>): Promise<void> { return told(callback, this.#redlock.quit()); }
 
   lock(resource: string | string[], ttl: number, callback?: Callback<Lock>): Promise<Lock> { return this.lockWithOptions(resource, ttl, {}, callback); }
 
-  lockWithOptions(resource: string | string[], ttl: number, options: Options, callback?: Callback<Lock>): Promise<Lock> {
-    const settings = {...this.#settings, ...options};
+  lockWithOptions(resource: string | string[], ttl: number, options: Redlock.Options, callback?: Callback<Lock>): Promise<Lock> {
     const names = [resource].flat();
-    return told(callback, this.#attempts.acquire(names, ttl, settings).then(
-      (hold) => new Lock(this, names, hold.token, settings.retryCount - 1, hold), this.#failed("lock", names, settings.retryCount)));
+    const retryCount = options.retryCount || this.retryCount;
+    const retryDelay = options.retryDelay || this.retryDelay;
+    return told(callback, this.#redlock.acquire(names, ttl, {retryCount, retryDelay})
+      .then((lock) => new Lock(this, names, retryCount - 1, lock), failed(...exceeded(names, retryCount))));
   }
 
   /** For `using` of bluebird, which the program has to have. */
@@ -61,18 +64,17 @@ class Redlock extends EventEmitter {
   }
 
   unlock(lock: Lock, callback?: Callback<void>): Promise<void> {
-    lock.expiration = 0;
-    return told(callback, lock.hold.release().catch(this.#failed("unlock", lock.resource)));
+    return told(callback, lock.lock.release().then(() => {}, failed(`Unable to fully release the lock on resource "${lock.resource}".`)));
   }
 
   /** Extends the lock and gives it. It never shortens. */
   extend(lock: Lock, ttl: number, callback?: Callback<Lock>): Promise<Lock> {
-    const text = `Cannot extend lock on resource "${lock.resource}" because the lock has already expired.`;
-    const extended = lock.expiration < Date.now() ? Promise.reject(new LockError(text, 0)) : lock.hold.extend(ttl);
-    return told(callback, extended.catch(this.#failed("lock", lock.resource, this.#settings.retryCount)).then(() => {
-      lock.expiration = Date.now() + lock.hold.remainingMs;
+    const expired = [`Cannot extend lock on resource "${lock.resource}" because the lock has already expired.`, 0] as const;
+    const problem: readonly [string, number] = lock.lock.isOver ? expired : exceeded(lock.resource, this.retryCount);
+    return told(callback, lock.lock.extend(ttl).then((extended) => {
+      lock.lock = extended;
       return lock;
-    }));
+    }, failed(...problem)));
   }
 
   acquire(...all: Parameters<Redlock["lock"]>): Promise<Lock> { return this.lock(...all); }
@@ -80,24 +82,24 @@ class Redlock extends EventEmitter {
   acquireWithOptions(...all: Parameters<Redlock["lockWithOptions"]>): Promise<Lock> { return this.lockWithOptions(...all); }
 
   release(...all: Parameters<Redlock["unlock"]>): Promise<void> { return this.unlock(...all); }
-
-  /** Throws the error of redlock for one of the library. */
-  #failed(what: "lock" | "unlock", resource: string[], retryCount?: number): (cause: unknown) => never {
-    return (cause) => {
-      if (cause instanceof TypeError || cause instanceof LockError) throw cause;
-      if (!isLocked(cause)) this.emit("clientError", cause);
-      if (what === "unlock") throw new LockError(`Unable to fully release the lock on resource "${resource}".`, undefined, {cause});
-      throw new LockError(`Exceeded ${retryCount} attempts to lock the resource "${resource}".`, retryCount! + 1, {cause});
-    };
-  }
 }
 
 namespace Redlock {
   export type Lock = InstanceType<typeof Redlock.Lock>;
   export type LockError = InstanceType<typeof Redlock.LockError>;
+  export type Options = Partial<Omit<Settings, "automaticExtensionThreshold">>;
 }
 
 export = Redlock;
+
+const exceeded = (resource: string[], retryCount: number): [string, number] =>
+  [`Exceeded ${retryCount} attempts to lock the resource "${resource}".`, retryCount + 1];
+
+/** Throws the error of redlock 4 for one of redlock 5. */
+const failed = (text: string, attempts?: number) => (error: Error): never => {
+  if (error instanceof TypeError) throw error;
+  throw new LockError(text, attempts, {cause: error.cause});
+};
 
 /** A promise, and a call of the callback if there is one. Then nobody has to catch. */
 function told<T>(callback: Callback<T> | undefined, done: Promise<T>): Promise<T> {

@@ -18,7 +18,7 @@ export interface Transport {
    * does not wait for the server. A channel may be listened to again after `stop`.
    */
   listen(channel: string, heard: (payload: string) => void, changed: () => void): () => void;
-  /** Ends the connections that it has made. If it is used after that, it makes new ones. */
+  /** Ends the connections that it has made, but for subscriptions. If it is used after that, it makes new ones. */
   close(): void;
 }
 
