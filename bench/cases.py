@@ -16,6 +16,11 @@ SET_DEL = Case("SET NX PX, DEL", f"{SET} / DEL {{key}}")
 SET_EVALSHA = Case("SET NX PX, EVALSHA", f"{SET} / EVALSHA @delete 1 {{key}} {{token}}")
 SET_DELIFEQ = Case("SET NX PX, DELIFEQ", f"{SET} / DELIFEQ {{key}} {{token}}", needs="DELIFEQ")
 LOCK = Case("LOCK, UNLOCK", f"SLOCK.LOCK {{key}} {{token}} {TTL_MS} / SLOCK.UNLOCK {{key}} {{token}}")
+MUNLOCK = Case(
+    "LOCK, MUNLOCK of one key",
+    f"SLOCK.LOCK {{key}} {{token}} {TTL_MS} / SLOCK.MUNLOCK 1 {{key}} {{token}}",
+)
+REFUSE = Case("LOCK, MUNLOCK of one key with REFUSE", f"{MUNLOCK.commands} REFUSE 120000")
 RLOCK = Case("RLOCK, RUNLOCK", f"SLOCK.RLOCK {{key}} {{token}} {TTL_MS} / SLOCK.RUNLOCK {{key}} {{token}}")
 LUA_READ = Case(
     "read lock in Lua",
@@ -95,6 +100,7 @@ def hand_offs(contenders: int, **settings: object) -> Contest:
 WITHOUT_SCRIPT = [Ratio(own, SET_DEL, 1.2) for own in (LOCK, RLOCK)]
 AGAINST_DELIFEQ = [Ratio(own, SET_DELIFEQ, 1.05) for own in (LOCK, RLOCK)]
 CONTESTS = {
+    "ends": Contest("a fresh key taken and released, by each command that can", [LOCK, MUNLOCK, REFUSE], []),
     "pairs": pairs("a fresh key taken and released", PAIRS, 0.5, WITHOUT_SCRIPT + AGAINST_DELIFEQ),
     "pairs-aof": pairs(
         "a fresh key taken and released, append-only file", PAIRS[2:], 0.75, [], appendonly=True

@@ -12,7 +12,7 @@ use slock_core::{
     ConnectionId, Holder, Lock, LockError, LockIdRef, LockManager, Mode, Timestamp, Waiter, Want,
 };
 
-use super::args::Args;
+use super::args::{Args, Word};
 use crate::errors::{error_reply, in_use};
 use crate::runtime;
 use crate::server::{self, Ctx, LockKey, Opened, Reply, Str};
@@ -68,7 +68,7 @@ pub fn check(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 pub fn info(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
     let key = args.key()?;
-    let listed = args.options(&["FULL", "COUNT"])?.full_count(LISTED)?;
+    let listed = args.options(&[Word::Full, Word::Count])?.full_count(LISTED)?;
     let id = LockIdRef { db: ctx.db(), name: key[0].bytes() };
     let now = server::now();
     look(ctx, key[0], |lock| {
@@ -132,7 +132,7 @@ fn show_waiter(ctx: Ctx<'_>, waiter: &Waiter, now_ms: u64) {
     };
     // From its arrival on, also where it was asked again; 0 is without limit.
     let timeout_ms = waiter.gives_up_ms.map_or(0, |at_ms| at_ms - waiter.arrived_ms);
-    ctx.reply_map(6 + usize::from(waiter.limit.is_some()) + if waiter.channel.is_some() { 2 } else { 0 });
+    ctx.reply_map(6 + usize::from(waiter.limit.is_some()) + usize::from(waiter.channel.is_some()));
     text_field(ctx, "token", &waiter.token);
     text_field(ctx, "mode", mode.as_bytes());
     int_field(ctx, "waiting-ms", now_ms.saturating_sub(waiter.arrived_ms));
@@ -144,7 +144,6 @@ fn show_waiter(ctx: Ctx<'_>, waiter: &Waiter, now_ms: u64) {
     }
     if let Some(channel) = &waiter.channel {
         text_field(ctx, "channel", channel);
-        text_field(ctx, "tag", &waiter.tag);
     }
 }
 

@@ -86,9 +86,6 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
             if runtime.next_look_for_reset_ms <= monotonic_ms() {
                 runtime.follow_reset(own_ctx().as_ctx());
             }
-            if !runtime.manager.refused_tokens().is_empty() {
-                runtime.manager.forget_ended_refusals(server::now());
-            }
             runtime.schedule.watch_clock();
         });
     },

@@ -81,7 +81,7 @@ impl LockManager {
     }
 
     fn leave_unheard(&mut self, request: RequestId) {
-        self.counters.unheard += u64::from(self.abandon(request));
+        self.counters.no_subscriber += u64::from(self.abandon(request));
     }
 
     /// Ends the next hold of a connection that has closed, on all its names.
