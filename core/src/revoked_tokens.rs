@@ -13,9 +13,14 @@
 
 use std::hash::BuildHasher;
 
-use hashbrown::DefaultHashBuilder;
+#[cfg(not(test))]
+use hashbrown::DefaultHashBuilder as RandomKey;
 
 use crate::ids::LockIdRef;
+
+/// In tests the key is always the same, so that a history can be played again.
+#[cfg(test)]
+type RandomKey = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
 /// How many entries the table has.
 pub(crate) const ENTRIES: usize = 1 << 16;
@@ -23,7 +28,7 @@ pub(crate) const ENTRIES: usize = 1 << 16;
 /// See the file.
 #[derive(Debug, Default)]
 pub struct RevokedTokens {
-    hasher: DefaultHashBuilder,
+    hasher: RandomKey,
     /// An entry's position is in the lowest bits of its hash. Allocated when the first token is revoked.
     table: Vec<Entry>,
     /// How many entries were overwritten by others before their time was up.
@@ -90,5 +95,16 @@ impl RevokedTokens {
         let hash = self.hasher.hash_one((lock, token));
         let entry = self.table[hash as usize % ENTRIES];
         entry.end_ms().checked_sub(now_ms).filter(|left_ms| *left_ms > 0 && entry.hash == hash)
+    }
+}
+
+#[cfg(test)]
+impl RevokedTokens {
+    /// For how many milliseconds from now the token is revoked for this lock, if it is, and whether it has lost a hold
+    /// of it by that.
+    pub(crate) fn described(&self, lock: LockIdRef<'_>, token: &[u8], now_ms: u64) -> Option<(u64, bool)> {
+        let left_ms = self.left_ms(lock, token, now_ms)?;
+        let hash = self.hasher.hash_one((lock, token));
+        Some((left_ms, self.table[hash as usize % ENTRIES].is_released()))
     }
 }

@@ -14,7 +14,7 @@ use super::operation::Open;
 use crate::deadlock::{self, Search};
 use crate::effect::Change;
 use crate::ids::{HoldRef, LockIdRef, RequestId};
-use crate::lock::Holder;
+use crate::lock::{Holder, Lock};
 use crate::queue::{HoldersSeen, QueueId, TokenId};
 use crate::request::WaitResult;
 use crate::store::LockStore;
@@ -134,7 +134,12 @@ impl LockManager {
     ) {
         let own = open.hold(at, HoldRef::of(token)).ok().flatten();
         self.waitlist.set_own_hold(queue, TokenId::of(token), own.map(|own| own.deadline_ms));
-        if self.waitlist.note_holders(queue, open.lock(at).ok().flatten()) {
+        self.note_who_holds(queue, open.lock(at).ok().flatten());
+    }
+
+    /// If others than noted hold the lock of this queue, they are looked at.
+    pub(super) fn note_who_holds(&mut self, queue: QueueId, lock: Option<&Lock>) {
+        if self.waitlist.note_holders(queue, lock) {
             self.look_at_holders(queue);
         }
     }
