@@ -167,6 +167,10 @@ class Story(RuleBasedStateMachine):
     def cancel(self, keys: Keys, token: str, refuses: bool) -> None:
         self._run("CANCEL", keys, token, refuses=refuses)
 
+    @rule(keys=SOME_KEYS, token=OWNERS)
+    def end(self, keys: Keys, token: str) -> None:
+        self._run("MUNLOCK", keys, token, refuses=True)
+
     @precondition(lambda self: self.blocked)
     @rule(which=st.integers(0, 3))
     def unblock(self, which: int) -> None:
@@ -199,7 +203,7 @@ class Story(RuleBasedStateMachine):
     @precondition(lambda self: self.slow_steps < SLOW_STEPS)
     @rule(source=st.sampled_from(["log", "rewritten log", "snapshot"]))
     def restart(self, source: str) -> None:
-        """The queue and the refused tokens are gone; holds and fences are not.
+        """The queue and the revoked tokens are gone; holds and fences are not.
 
         The clock is set back a little, so that fences rise only where the last one is known.
         """
@@ -217,7 +221,7 @@ class Story(RuleBasedStateMachine):
             wait_until_logged(primary)
             self.world.step(-RESTART_BACK_S)
             primary.restart(kill=True)
-        self.model.queue, self.model.refused = [], set()
+        self.model.queue, self.model.revoked = [], {}
         self.blocked, self.has_replica = {}, False
         self._connect()
         self._settle(source)
