@@ -14,6 +14,7 @@ import redis
 
 from harness import RespError, Server, wait_until
 from harness.causes import BRIEF, FREEING, HOLDER, KEY, SHARING, Cause
+from harness.many import many
 from harness.waiting import (
     HOUR,
     REPLY_TIMEOUT,
@@ -129,6 +130,27 @@ def test_waits_that_end_elsewhere_do_not_put_off_a_grant(line: Line) -> None:
     finally:
         is_over.set()
         waiting.join(REPLY_TIMEOUT)
+
+
+@pytest.mark.parametrize("command", ["SET free string", "LPUSH free item", "RENAME text free"])
+def test_another_type_under_a_free_name_is_noticed_within_a_second(line: Line, command: str) -> None:
+    """The server reports neither to modules that have not subscribed to the events of all keys."""
+    line.locks.lock(KEY, HOLDER, HOUR)
+    line.client.set("text", "string")
+    waiting = line.ask("first", *many("MLOCK", f"free {KEY}", "first", HOUR, "WAIT", 0))
+    behind = line.write("behind")
+    line.client.execute_command(*command.split())
+    assert waiting.error().startswith("WRONGTYPE ")
+    assert behind.is_waiting() and line.release(HOLDER) == 1 and behind.fence()
+
+
+def test_a_key_whose_expiry_was_changed_goes_within_a_second_of_it(line: Line) -> None:
+    """Also if the server itself does not come to remove it."""
+    line.client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", 0)
+    line.locks.lock(KEY, HOLDER, HOUR)
+    waiting = line.write("next")
+    assert line.client.pexpire(KEY, BRIEF)
+    assert waiting.fence()
 
 
 def test_swapdb_takes_a_holder_to_who_waits_in_the_other_database(line: Line) -> None:

@@ -58,7 +58,7 @@ var (
 // kinds are those that the server names, by the first word of its error.
 var kinds = map[string]error{
 	"WRONGMODE": ErrWrongMode, "NOTHELD": ErrNotHeld, "DEADLOCK": ErrDeadlock, "QUEUEFULL": ErrQueueFull,
-	"CANCELLED": ErrRefused,
+	"REFUSED": ErrRefused,
 }
 
 // kind is one of the errors above: a name for hooks, and a sentence.

@@ -36,7 +36,8 @@ impl LockManager {
         store.open(queue.lock.db, &[&queue.lock.name]);
         match store.get(0) {
             Lookup::NotServed | Lookup::OtherType => self.mark(id),
-            Lookup::Lock(lock) => self.note_who_holds(id, lock),
+            Lookup::Lock(lock) if self.waitlist.note_holders(id, lock) => self.look_at_holders(id),
+            Lookup::Lock(_) => {}
         }
         store.close();
         Some(ProbePosition(id))

@@ -188,6 +188,15 @@ impl Scene {
         assert!(!self.manager.has_work());
     }
 
+    /// Checks each name that is waited for, and serves.
+    pub(super) fn checks_names(&mut self) {
+        let mut position = None;
+        while let Some(next) = self.manager.probe(&mut self.store, position) {
+            position = Some(next);
+        }
+        self.serves();
+    }
+
     /// Sets the clock and serves.
     pub(super) fn serves_at(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
