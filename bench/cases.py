@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from load import Case
+from load import FORMERLY, NOBODY, OTHER_KEY, SOMEBODY, WITHOUT_MODULE, Case
 
 TTL_MS = 3_600_000
 TEN_KEYS = " ".join(f"{{key}}:{number}" for number in range(10))
@@ -97,10 +97,26 @@ def hand_offs(contenders: int, **settings: object) -> Contest:
     return Contest(what, cases, ratios, 5000, None, {"maxclients": 10_000, **settings})
 
 
+def strangers(what: str, commands: str) -> Contest:
+    """Clients that use no locks, on a server without the module and on servers with it."""
+    without, *others = (
+        Case(beside, commands, beside=beside) for beside in (WITHOUT_MODULE, NOBODY, SOMEBODY, FORMERLY)
+    )
+    ratios = [Ratio(other, without, 1.05) for other in others]
+    return Contest(f"{what} of a client that uses no locks", [without, *others], ratios, cpu_more=0)
+
+
 WITHOUT_SCRIPT = [Ratio(own, SET_DEL, 1.2) for own in (LOCK, RLOCK)]
 AGAINST_DELIFEQ = [Ratio(own, SET_DELIFEQ, 1.05) for own in (LOCK, RLOCK)]
 CONTESTS = {
-    "ends": Contest("a fresh key taken and released, by each command that can", [LOCK, MUNLOCK, REFUSE], []),
+    "ends": Contest(
+        "a fresh key taken and released, by each command that can",
+        [LOCK, MUNLOCK, REFUSE],
+        [Ratio(MUNLOCK, LOCK, 1.06), Ratio(REFUSE, LOCK, 1.18)],
+    ),
+    "strangers": strangers("SET NX PX and DEL", f"{SET} / DEL {{key}}"),
+    "strangers-expire": strangers("EXPIRE", f"EXPIRE {OTHER_KEY} 3600"),
+    "strangers-ping": strangers("PING", "PING"),
     "pairs": pairs("a fresh key taken and released", PAIRS, 0.5, WITHOUT_SCRIPT + AGAINST_DELIFEQ),
     "pairs-aof": pairs(
         "a fresh key taken and released, append-only file", PAIRS[2:], 0.75, [], appendonly=True

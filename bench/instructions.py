@@ -121,7 +121,7 @@ class Count:
 
     def cases(self, contest: Contest) -> list[Case]:
         """Those that this server knows, and that do not take minutes."""
-        asked = [case for case in contest.cases if "SLOCK." in case.commands or not self.options.own]
+        asked = [case for case in contest.cases if case.is_own or not self.options.own]
         known = [case for case in asked if case.name in self.known]
         return [case for case in known if case.way == "pairs" or is_countable(case, contest)]
 
