@@ -83,6 +83,8 @@ class Contest:
     # How much more the ratios of CPU time may be; None where those have no limit.
     cpu_more: float | None = 0.05
     settings: dict[str, object] = field(default_factory=dict)
+    # How often instructions are counted, at least.
+    rounds: int = 1
 
 
 def pairs(what: str, cases: list[Case], evalsha: float, others: list[Ratio], **settings: object) -> Contest:
@@ -103,7 +105,7 @@ def strangers(what: str, commands: str) -> Contest:
         Case(beside, commands, beside=beside) for beside in (WITHOUT_MODULE, NOBODY, SOMEBODY, FORMERLY)
     )
     ratios = [Ratio(other, without, 1.05) for other in others]
-    return Contest(f"{what} of a client that uses no locks", [without, *others], ratios, cpu_more=0)
+    return Contest(f"{what} of a client that uses no locks", [without, *others], ratios, cpu_more=0, rounds=3)
 
 
 WITHOUT_SCRIPT = [Ratio(own, SET_DEL, 1.2) for own in (LOCK, RLOCK)]
