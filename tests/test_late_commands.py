@@ -237,7 +237,9 @@ def end(keys: str, token: object, ms: int = 60_000) -> tuple[object, ...]:
     return many("MUNLOCK", keys, token, "REFUSE", ms)
 
 
-def test_what_waits_is_withdrawn_what_is_held_is_released_and_what_comes_later_is_refused(own: Server) -> None:
+def test_what_waits_is_withdrawn_what_is_held_is_released_and_what_comes_later_is_refused(
+    own: Server,
+) -> None:
     line, raw = Line(own, KEY), own.raw()
     listener = Listener(own)
     line.locks.lock(KEY, "holder", HOUR)

@@ -1,11 +1,12 @@
 """Owners whose commands arrive late, or twice, on a real server, beside a naive model of it.
 
-Each owner has a token for each acquisition, and FENCE and GT on what it does with its hold. Most do what a client
-library does and end every acquisition by MUNLOCK with REFUSE; the others release by FENCE, and end only an acquisition
-that is in doubt so. The network between delivers each command when it likes, also after the connection was closed, but
-in the order of its connection; and what was answered or given up it may deliver once more. Every answer must be the
-model's, no owner may lose what it counts on, and after everything has been delivered nothing is held or waits but what
-a doubled request of an owner that released by FENCE, and was in no doubt, has left.
+Each owner has a token for each acquisition, and FENCE and GT on what it does with its hold. Most do what a
+client library does and end every acquisition by MUNLOCK with REFUSE. The others release by FENCE, and end
+only an acquisition that is in doubt so. The network between delivers each command when it likes, also after
+the connection was closed, but in the order of its connection; and what was answered or given up it may
+deliver once more. Every answer must be the model's, and no owner may lose what it counts on. After
+everything has been delivered nothing is held or waits but what a doubled request of an owner that released
+by FENCE has left.
 """
 
 from __future__ import annotations
