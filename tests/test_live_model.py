@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, reject, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from harness import Clock, Locks, MakeServer, RawConnection, RespError, lock_state
 from harness.aof import rewrite_aof, wait_until_logged
-from harness.late_server import NEW_FENCE, Command, NaiveServer, Request
+from harness.late_server import NEW_FENCE, Command, NaiveServer, Request, overwritten
 from harness.notify import Listener
 from harness.replication import wait_synced
 from harness.settings import amount
@@ -101,6 +101,7 @@ class Story(RuleBasedStateMachine):
             primary.start()
         self.locks, self.connection = Locks(primary.client()), primary.raw()
         self.listener = Listener(primary, protocol=2)
+        self.overwritten = overwritten(self.locks.client)
 
     def teardown(self) -> None:
         """Nothing of the story is left on the server."""
@@ -277,6 +278,8 @@ class Story(RuleBasedStateMachine):
         elif said == "DEADLOCK" and expected is None:
             self.model.leaves(tag)
         else:
+            if said != expected and overwritten(self.locks.client) > self.overwritten:
+                reject()
             assert said == expected, f"{command} answered {said}, not {expected}"
         self._settle(str(said) if isinstance(reply, RespError) else name)
 
