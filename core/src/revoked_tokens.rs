@@ -17,6 +17,7 @@ use std::hash::BuildHasher;
 use hashbrown::DefaultHashBuilder as RandomKey;
 
 use crate::ids::LockIdRef;
+use crate::time::Timestamp;
 
 /// In tests the key is always the same, so that a history can be played again.
 #[cfg(test)]
@@ -60,23 +61,24 @@ impl Entry {
 }
 
 impl RevokedTokens {
-    /// Revokes the token for this lock until `end_ms`, or until a later moment that was said before. `is_released`
-    /// says whether the token has just lost a hold there; returns whether it has lost one since it was revoked first.
+    /// Revokes the token for this lock for `ms`, or until a later moment that was said before. `is_released` says
+    /// whether the token has just lost a hold there; returns whether it has lost one since it was revoked first.
     pub(crate) fn revoke(
         &mut self,
         lock: LockIdRef<'_>,
         token: &[u8],
-        now_ms: u64,
-        end_ms: u64,
+        now: Timestamp,
+        ms: u64,
         is_released: bool,
     ) -> bool {
+        let end_ms = now.monotonic_ms().saturating_add(ms);
         if self.table.is_empty() {
             self.table = vec![Entry::default(); ENTRIES];
         }
         let hash = self.hasher.hash_one((lock, token));
         let entry = &mut self.table[hash as usize % ENTRIES];
         let mut new = Entry::new(hash, end_ms, is_released);
-        if entry.end_ms() > now_ms {
+        if entry.end_ms() > now.monotonic_ms() {
             if entry.hash == hash {
                 new = Entry::new(hash, end_ms.max(entry.end_ms()), is_released | entry.is_released());
             } else {
@@ -88,13 +90,14 @@ impl RevokedTokens {
     }
 
     /// For how many milliseconds from now the token is revoked for this lock, if it is.
-    pub(crate) fn left_ms(&self, lock: LockIdRef<'_>, token: &[u8], now_ms: u64) -> Option<u64> {
+    pub(crate) fn left_ms(&self, lock: LockIdRef<'_>, token: &[u8], now: Timestamp) -> Option<u64> {
         if self.table.is_empty() {
             return None;
         }
         let hash = self.hasher.hash_one((lock, token));
         let entry = self.table[hash as usize % ENTRIES];
-        entry.end_ms().checked_sub(now_ms).filter(|left_ms| *left_ms > 0 && entry.hash == hash)
+        let left_ms = entry.end_ms().checked_sub(now.monotonic_ms());
+        left_ms.filter(|left_ms| *left_ms > 0 && entry.hash == hash)
     }
 }
 
@@ -102,8 +105,8 @@ impl RevokedTokens {
 impl RevokedTokens {
     /// For how many milliseconds from now the token is revoked for this lock, if it is, and whether it has lost a hold
     /// of it by that.
-    pub(crate) fn described(&self, lock: LockIdRef<'_>, token: &[u8], now_ms: u64) -> Option<(u64, bool)> {
-        let left_ms = self.left_ms(lock, token, now_ms)?;
+    pub(crate) fn described(&self, lock: LockIdRef<'_>, token: &[u8], now: Timestamp) -> Option<(u64, bool)> {
+        let left_ms = self.left_ms(lock, token, now)?;
         let hash = self.hasher.hash_one((lock, token));
         Some((left_ms, self.table[hash as usize % ENTRIES].is_released()))
     }

@@ -13,7 +13,7 @@
 
 use slock_core::{Mode, ReplyTo, Request, WaitPolicy, Want, WhoAsks};
 
-use super::args::{Args, Options, Word, error};
+use super::args::{Args, Options, error};
 use crate::runtime::{self, WaitingCommand, check_channel, on_primary};
 use crate::server::{Ctx, Reply, Str};
 
@@ -58,11 +58,9 @@ fn acquire<'a>(
 ) -> Result<Reply, Reply> {
     let (token, ttl_ms) = (args.token()?, args.ttl_ms()?);
     let options = args.options(match want {
-        Want::Hold(Mode::Write) => &[Word::Wait, Word::Notify, Word::Meta, Word::Ephemeral, Word::Xx],
-        Want::Hold(Mode::Read) => {
-            &[Word::Wait, Word::Notify, Word::Meta, Word::Limit, Word::Ephemeral, Word::Xx]
-        }
-        Want::Upgrade => &[Word::Wait, Word::Notify, Word::Fence],
+        Want::Hold(Mode::Write) => &["WAIT", "NOTIFY", "META", "EPHEMERAL", "XX"],
+        Want::Hold(Mode::Read) => &["WAIT", "NOTIFY", "META", "LIMIT", "EPHEMERAL", "XX"],
+        Want::Upgrade => &["WAIT", "NOTIFY", "FENCE"],
     })?;
     let wait = options.wait_policy()?;
     let Options { notify, meta, limit, is_ephemeral, fence, .. } = options;

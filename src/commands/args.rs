@@ -39,40 +39,6 @@ pub struct Args<'a> {
     rest: &'a [Str<'a>],
 }
 
-/// The word with which an option begins.
-#[derive(Clone, Copy)]
-pub enum Word {
-    Wait,
-    Notify,
-    Meta,
-    Limit,
-    Ephemeral,
-    Xx,
-    Fence,
-    Gt,
-    Refuse,
-    Count,
-    Full,
-}
-
-impl Word {
-    fn text(self) -> &'static str {
-        match self {
-            Self::Wait => "WAIT",
-            Self::Notify => "NOTIFY",
-            Self::Meta => "META",
-            Self::Limit => "LIMIT",
-            Self::Ephemeral => "EPHEMERAL",
-            Self::Xx => "XX",
-            Self::Fence => "FENCE",
-            Self::Gt => "GT",
-            Self::Refuse => "REFUSE",
-            Self::Count => "COUNT",
-            Self::Full => "FULL",
-        }
-    }
-}
-
 /// The options of a command. Those that it does not take are as if they were not given.
 #[derive(Default)]
 pub struct Options<'a> {
@@ -194,9 +160,9 @@ impl<'a> Args<'a> {
         fence("fence", self.required()?)
     }
 
-    /// The options that are left: only these, in any order, each at most once.
+    /// The options that are left: of those that begin with these words, in any order, each at most once, and nothing else.
     #[inline]
-    pub fn options(&mut self, taken: &[Word]) -> Result<Options<'a>, Reply> {
+    pub fn options(&mut self, taken: &[&'static str]) -> Result<Options<'a>, Reply> {
         let mut options = Options::default();
         // Mostly there are none.
         if !self.rest.is_empty() {
@@ -205,38 +171,37 @@ impl<'a> Args<'a> {
         Ok(options)
     }
 
-    fn read_options(&mut self, options: &mut Options<'a>, taken: &[Word]) -> Result<(), Reply> {
-        // A bit for each word.
-        let mut given = 0_u16;
+    fn read_options(&mut self, options: &mut Options<'a>, taken: &[&'static str]) -> Result<(), Reply> {
+        // A bit for each of those that are taken.
+        let mut given = 0_u32;
         while let Some(argument) = self.next() {
             let text = argument.bytes();
-            // Mostly in capital letters, and to compare without regard to case takes five times as long.
-            let fits = |word: &&Word| {
-                let word = word.text().as_bytes();
-                text == word || text.eq_ignore_ascii_case(word)
-            };
-            let Some(&word) = taken.iter().find(fits) else {
+            // Mostly in capital letters. To compare without regard to case takes five times as long.
+            let fits = |word: &&str| text == word.as_bytes() || text.eq_ignore_ascii_case(word.as_bytes());
+            let Some(at) = taken.iter().position(fits) else {
                 return error(format!("ERR unknown option {}", shown(text)));
             };
-            if given & 1 << word as u16 != 0 {
-                return error(format!("ERR option {} is given twice", word.text()));
+            let word = taken[at];
+            if given & 1 << at != 0 {
+                return error(format!("ERR option {word} is given twice"));
             }
-            given |= 1 << word as u16;
+            given |= 1 << at;
             match word {
-                Word::Wait => options.wait = Some(self.wait()?),
-                Word::Notify => options.notify = Some(self.notify()?),
-                Word::Meta => options.meta = Some(self.meta()?),
-                Word::Limit => options.limit = Some(self.limit()?),
-                Word::Ephemeral => options.is_ephemeral = true,
-                Word::Xx => options.is_refresh = true,
-                Word::Fence => options.fence = Some(fence("FENCE", self.value(word)?)?),
-                Word::Gt => options.is_at_least = true,
-                Word::Refuse => {
+                "WAIT" => options.wait = Some(self.wait()?),
+                "NOTIFY" => options.notify = Some(self.notify()?),
+                "META" => options.meta = Some(self.meta()?),
+                "LIMIT" => options.limit = Some(self.limit()?),
+                "EPHEMERAL" => options.is_ephemeral = true,
+                "XX" => options.is_refresh = true,
+                "FENCE" => options.fence = Some(fence("FENCE", self.value("FENCE")?)?),
+                "GT" => options.is_at_least = true,
+                "REFUSE" => {
                     options.refuse_ms =
-                        Some(integer("REFUSE", self.value(word)?, 1..=REFUSE_MAX_MS, " milliseconds")?);
+                        Some(integer("REFUSE", self.value("REFUSE")?, 1..=REFUSE_MAX_MS, " milliseconds")?);
                 }
-                Word::Count => options.count = Some(self.count()?),
-                Word::Full => options.is_full = true,
+                "COUNT" => options.count = Some(self.count()?),
+                "FULL" => options.is_full = true,
+                _ => return error(format!("ERR unknown option {}", shown(text))),
             }
         }
         Ok(())
@@ -251,12 +216,12 @@ impl<'a> Args<'a> {
     }
 
     /// The value of an option.
-    fn value(&mut self, option: Word) -> Result<Str<'a>, Reply> {
-        self.next().ok_or_else(|| Reply::Error(format!("ERR option {} needs a value", option.text())))
+    fn value(&mut self, option: &str) -> Result<Str<'a>, Reply> {
+        self.next().ok_or_else(|| Reply::Error(format!("ERR option {option} needs a value")))
     }
 
     fn wait(&mut self) -> Result<WaitPolicy, Reply> {
-        let ms = integer("WAIT", self.value(Word::Wait)?, 0..=WAIT_MAX_MS, " milliseconds")?;
+        let ms = integer("WAIT", self.value("WAIT")?, 0..=WAIT_MAX_MS, " milliseconds")?;
         Ok(if ms == 0 { WaitPolicy::Forever } else { WaitPolicy::Timeout(ms) })
     }
 
@@ -274,7 +239,7 @@ impl<'a> Args<'a> {
     }
 
     fn meta(&mut self) -> Result<&'a [u8], Reply> {
-        let meta = self.value(Word::Meta)?.bytes();
+        let meta = self.value("META")?.bytes();
         if meta.len() <= META_MAX_BYTES {
             Ok(meta)
         } else {
@@ -283,12 +248,12 @@ impl<'a> Args<'a> {
     }
 
     fn limit(&mut self) -> Result<NonZeroU32, Reply> {
-        let limit = integer("LIMIT", self.value(Word::Limit)?, 1..=i64::from(i32::MAX), "")?;
+        let limit = integer("LIMIT", self.value("LIMIT")?, 1..=i64::from(i32::MAX), "")?;
         Ok(u32::try_from(limit).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX))
     }
 
     fn count(&mut self) -> Result<usize, Reply> {
-        let count = integer("COUNT", self.value(Word::Count)?, 0..=i64::MAX, "")?;
+        let count = integer("COUNT", self.value("COUNT")?, 0..=i64::MAX, "")?;
         Ok(usize::try_from(count).ok().filter(|count| *count > 0).unwrap_or(usize::MAX))
     }
 }

@@ -17,7 +17,7 @@
 
 use slock_core::{Extension, HoldRef, Mode};
 
-use super::args::{Args, Word, error};
+use super::args::{Args, error};
 use crate::runtime::operate;
 use crate::server::{Ctx, Reply, Str};
 
@@ -31,13 +31,13 @@ pub fn runlock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 
 fn one(ctx: Ctx<'_>, args: &[Str<'_>], mode: Mode) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
-    let (keys, token, options) = (args.key()?, args.token()?, args.options(&[Word::Fence])?);
+    let (keys, token, options) = (args.key()?, args.token()?, args.options(&["FENCE"])?);
     release(ctx, keys, HoldRef { token, fence: options.fence }, Some(mode))
 }
 
 pub fn munlock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
-    let (keys, token, options) = (args.keys(1)?, args.token()?, args.options(&[Word::Fence, Word::Refuse])?);
+    let (keys, token, options) = (args.keys(1)?, args.token()?, args.options(&["FENCE", "REFUSE"])?);
     match (options.fence, options.refuse_ms) {
         (Some(_), Some(_)) => error("ERR option REFUSE does not go with FENCE"),
         (None, Some(ms)) => {
@@ -73,7 +73,7 @@ pub fn mextend(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 fn extend_all<'a>(ctx: Ctx<'a>, keys: &'a [Str<'a>], mut args: Args<'_>) -> Result<Reply, Reply> {
     let token = args.token()?;
     let ttl_ms = args.ttl_ms()?;
-    let options = args.options(&[Word::Gt, Word::Fence])?;
+    let options = args.options(&["GT", "FENCE"])?;
     let extension = if options.is_at_least { Extension::AtLeastTo(ttl_ms) } else { Extension::To(ttl_ms) };
     let hold = HoldRef { token, fence: options.fence };
     let extended = operate(ctx, keys, |manager, operation| manager.extend(operation, hold, extension))?;
@@ -83,7 +83,7 @@ fn extend_all<'a>(ctx: Ctx<'a>, keys: &'a [Str<'a>], mut args: Args<'_>) -> Resu
 pub fn downgrade(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
     let (keys, token, ttl_ms) = (args.key()?, args.token()?, args.ttl_ms()?);
-    let hold = HoldRef { token, fence: args.options(&[Word::Fence])?.fence };
+    let hold = HoldRef { token, fence: args.options(&["FENCE"])?.fence };
     let fence = operate(ctx, keys, |manager, operation| manager.downgrade(operation, hold, ttl_ms))?;
     Ok(Reply::Int(fence.cast_signed()))
 }

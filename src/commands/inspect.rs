@@ -12,7 +12,7 @@ use slock_core::{
     ConnectionId, Holder, Lock, LockError, LockIdRef, LockManager, Mode, Timestamp, Waiter, Want,
 };
 
-use super::args::{Args, Word};
+use super::args::Args;
 use crate::errors::{error_reply, in_use};
 use crate::runtime;
 use crate::server::{self, Ctx, LockKey, Opened, Reply, Str};
@@ -68,7 +68,7 @@ pub fn check(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 pub fn info(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
     let key = args.key()?;
-    let listed = args.options(&[Word::Full, Word::Count])?.full_count(LISTED)?;
+    let listed = args.options(&["FULL", "COUNT"])?.full_count(LISTED)?;
     let id = LockIdRef { db: ctx.db(), name: key[0].bytes() };
     let now = server::now();
     look(ctx, key[0], |lock| {

@@ -8,7 +8,7 @@
 
 use slock_core::{LockIdRef, LockStore};
 
-use super::args::{Args, Word};
+use super::args::Args;
 use super::inspect::{int_field, mode_and_readers, text_field};
 use crate::runtime;
 use crate::server::{self, Ctx, OwnedString, Reply, Str, User};
@@ -32,7 +32,7 @@ struct Entry {
 }
 
 pub fn queues(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
-    let count = Args::new(args).options(&[Word::Count])?.count(LISTED);
+    let count = Args::new(args).options(&["COUNT"])?.count(LISTED);
     let entries: Vec<Entry> = runtime::look(|manager, store| {
         let (db, now) = (ctx.db(), server::now());
         // What comes from another module, without a user, may see all.
@@ -81,7 +81,7 @@ pub fn queues(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 
 pub fn cancel(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
-    let (keys, token, refuse_ms) = (args.key()?, args.token()?, args.options(&[Word::Refuse])?.refuse_ms);
+    let (keys, token, refuse_ms) = (args.key()?, args.token()?, args.options(&["REFUSE"])?.refuse_ms);
     let lock = LockIdRef { db: ctx.db(), name: keys[0].bytes() };
     let cancelled = runtime::operate(ctx, keys, |manager, operation| match refuse_ms {
         None => Ok(manager.cancel(lock, token)),

@@ -17,7 +17,7 @@ use slock_core::{TimeSlice, Timestamp, Urgency};
 
 use super::notify::without_subscriber;
 use super::schedule::Schedule;
-use super::working_state::{Runtime, try_with_runtime};
+use super::working_state::{CHECK_NAMES_EVERY_MS, Runtime, try_with_runtime};
 use super::write_gate::WriteBlock;
 
 use crate::keyspace::Keyspace;
@@ -43,10 +43,6 @@ const PAUSED_RETRY_MS: u64 = 10;
 
 /// When to look again while a client's write would be refused.
 const REFUSED_RETRY_MS: u64 = 100;
-
-/// How often the module checks each name that is waited for. Servers do not report to modules what comes under a free
-/// name, that a key expires earlier, or that a slot has gone.
-const CHECK_NAMES_EVERY_MS: u64 = 1000;
 
 /// How often the module asks who has subscribed to the channels on which requests are answered. No server tells
 /// its modules that a subscription ends.

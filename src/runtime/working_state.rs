@@ -90,7 +90,8 @@ impl Runtime {
     /// When the queues have to be served next if nothing happens, on the monotonic clock.
     fn next_due_ms(&self, now: Timestamp) -> Option<u64> {
         let waitlist = self.manager.waitlist();
-        let names_ms = (!waitlist.is_empty()).then_some(self.names.next_ms);
+        let first_check_ms = waitlist.oldest_since_ms().map(|since_ms| since_ms + CHECK_NAMES_EVERY_MS);
+        let names_ms = first_check_ms.map(|at_ms| at_ms.max(self.names.next_ms));
         let channels_ms = waitlist.channels(None).next().map(|_| self.channels.next_ms);
         [self.manager.next_due_ms(now), names_ms, channels_ms].into_iter().flatten().min()
     }
@@ -103,6 +104,10 @@ impl Runtime {
             || !self.restored.is_empty()
     }
 }
+
+/// How often the module checks each name that is waited for. Servers do not report to modules what comes under a free
+/// name, that a key expires earlier, or that a slot has gone.
+pub const CHECK_NAMES_EVERY_MS: u64 = 1000;
 
 /// How often it is looked for, at least: what is counted between a reset and the look is lost.
 const LOOK_FOR_RESET_EVERY_MS: u64 = 1000;

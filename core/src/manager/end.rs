@@ -32,15 +32,15 @@ impl LockManager {
         let mut released = 0;
         for at in 0..open.len() {
             let is_released = self.drop_hold(&mut open, at, HoldRef::of(token), None)?;
-            let (now, lock) = (open.now(), open.id(at));
-            released += usize::from(self.revoke(now, lock, token, ms, is_released));
+            let counts = self.revoked_tokens.revoke(open.id(at), token, open.now(), ms, is_released);
+            released += usize::from(counts);
         }
         Ok(released)
     }
 
     /// Revokes the token for this lock, and cancels its requests there.
     pub fn cancel_and_revoke(&mut self, now: Timestamp, lock: LockIdRef<'_>, token: &[u8], ms: u64) -> usize {
-        self.revoke(now, lock, token, ms, false);
+        self.revoked_tokens.revoke(lock, token, now, ms, false);
         self.cancel(lock, token)
     }
 
@@ -55,26 +55,13 @@ impl LockManager {
         &self.revoked_tokens
     }
 
-    fn revoke(
-        &mut self,
-        now: Timestamp,
-        lock: LockIdRef<'_>,
-        token: &[u8],
-        ms: u64,
-        is_released: bool,
-    ) -> bool {
-        let now_ms = now.monotonic_ms();
-        self.revoked_tokens.revoke(lock, token, now_ms, now_ms.saturating_add(ms), is_released)
-    }
-
     /// Refuses a request that is no refresh if its token is revoked for one of its names.
     pub(super) fn check_not_revoked(
         &mut self,
         open: &Open<'_, impl LockStore>,
         token: &[u8],
     ) -> Result<(), LockError> {
-        let now_ms = open.now().monotonic_ms();
-        let left_ms = |lock| self.revoked_tokens.left_ms(lock, token, now_ms);
+        let left_ms = |lock| self.revoked_tokens.left_ms(lock, token, open.now());
         let Some(left_ms) = open.ids().filter_map(left_ms).max() else { return Ok(()) };
         self.counters.revoked_requests += 1;
         Err(LockError::Revoked(left_ms))

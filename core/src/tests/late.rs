@@ -2,7 +2,7 @@
 //! token whose acquisition was ended gets no new hold.
 
 use super::memory_store::{MemoryStore, id};
-use super::scene::{READ, Scene, TTL_MS, UPGRADE, WRITE, one, several};
+use super::scene::{READ, Scene, TTL_MS, UPGRADE, WRITE, ms, one, several};
 use crate::error::LockError;
 use crate::ids::{HoldRef, LockIdRef};
 use crate::request::{AcquireOutcome, Extension, WaitPolicy};
@@ -268,7 +268,7 @@ fn lock(db: i32, name: &[u8]) -> LockIdRef<'_> {
 #[test]
 fn a_token_is_revoked_for_one_name_of_one_database() {
     let mut revoked = RevokedTokens::default();
-    assert!(!revoked.revoke(lock(0, b"a"), b"bc", 10, 20, false));
+    assert!(!revoked.revoke(lock(0, b"a"), b"bc", ms(10), 10, false));
     for (db, name, token, left_ms) in [
         (0, &b"a"[..], &b"bc"[..], Some(5)),
         (1, b"a", b"bc", None),
@@ -276,9 +276,9 @@ fn a_token_is_revoked_for_one_name_of_one_database() {
         (0, b"a", b"b", None),
         (0, b"", b"abc", None),
     ] {
-        assert_eq!(revoked.left_ms(lock(db, name), token, 15), left_ms);
+        assert_eq!(revoked.left_ms(lock(db, name), token, ms(15)), left_ms);
     }
-    assert_eq!(revoked.left_ms(lock(0, b"a"), b"bc", 20), None);
+    assert_eq!(revoked.left_ms(lock(0, b"a"), b"bc", ms(20)), None);
 }
 
 #[test]
@@ -287,9 +287,9 @@ fn the_table_of_revoked_tokens_does_not_grow_and_counts_what_it_forgets() {
     let mut revoked = RevokedTokens::default();
     let token = |number: usize| number.to_be_bytes();
     let is_revoked =
-        |revoked: &RevokedTokens, number| revoked.left_ms(lock(0, b"a"), &token(number), 10).is_some();
+        |revoked: &RevokedTokens, number| revoked.left_ms(lock(0, b"a"), &token(number), ms(10)).is_some();
     for number in 0..ENTRIES {
-        assert!(!revoked.revoke(lock(0, b"a"), &token(number), 10, 100, false));
+        assert!(!revoked.revoke(lock(0, b"a"), &token(number), ms(10), 90, false));
         assert!(is_revoked(&revoked, number), "the last one is always there");
     }
     let left = (0..ENTRIES).filter(|number| is_revoked(&revoked, *number)).count();
@@ -297,6 +297,6 @@ fn the_table_of_revoked_tokens_does_not_grow_and_counts_what_it_forgets() {
     assert!(left > ENTRIES / 2, "{left} are left");
     // One whose time is up is not forgotten, but over.
     let before = revoked.overwritten;
-    (0..100).for_each(|number| _ = revoked.revoke(lock(0, b"b"), &token(number), 100, 100, false));
+    (0..100).for_each(|number| _ = revoked.revoke(lock(0, b"b"), &token(number), ms(100), 0, false));
     assert_eq!(revoked.overwritten, before);
 }

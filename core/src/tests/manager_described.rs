@@ -59,9 +59,7 @@ impl LockManager {
         }
         for (token, name) in tokens.iter().flat_map(|token| names.iter().map(move |name| (token, name))) {
             let lock = LockIdRef { db: 0, name };
-            if let Some((left_ms, is_released)) =
-                self.revoked_tokens.described(lock, token, now.monotonic_ms())
-            {
+            if let Some((left_ms, is_released)) = self.revoked_tokens.described(lock, token, now) {
                 note(b'x', Some(token), Some(name), &[left_ms, u64::from(is_released)]);
             }
         }
