@@ -156,7 +156,7 @@ func TestUpgradeAfterOneThatWasGivenUpIsRefused(t *testing.T) {
 	if err := <-upgraded; !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if err := hold.Upgrade(t.Context()); !errors.Is(err, slock.ErrRefused) || !strings.Contains(err.Error(), "given it up") {
+	if err := hold.Upgrade(t.Context()); !errors.Is(err, slock.ErrRefused) || !strings.Contains(err.Error(), "REFUSED") {
 		t.Fatal(err)
 	}
 	if err := hold.Extend(t.Context(), time.Minute); err != nil || hold.Mode() != slock.Read {
