@@ -140,7 +140,7 @@ func (t *goRedisTransport) duplicate() redis.UniversalClient {
 // occupy the whole pool.
 func (t *goRedisTransport) over(isReserved bool) processor {
 	at := monotonic()
-	if t.single != nil && at.sub(instant(t.checked.Load())) > fullCheck {
+	if t.single != nil && at-time.Duration(t.checked.Load()) > fullCheck {
 		t.checked.Store(int64(at))
 		stats := t.single.PoolStats()
 		t.isFull.Store(stats.IdleConns == 0 && int(stats.TotalConns) >= t.single.Options().PoolSize)
@@ -163,8 +163,8 @@ func (t *goRedisTransport) over(isReserved bool) processor {
 
 // program is the program's client of a single server with our time limits. It shares the pool, and the hooks that the
 // program had added when it was made.
-func (t *goRedisTransport) program(at instant) *redis.Client {
-	if t.limited.Load() == nil || at.sub(instant(t.made.Load())) > hooksCheck {
+func (t *goRedisTransport) program(at time.Duration) *redis.Client {
+	if t.limited.Load() == nil || at-time.Duration(t.made.Load()) > hooksCheck {
 		t.made.Store(int64(at))
 		t.limited.Store(t.single.WithTimeout(callTimeout))
 	}
