@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 
 from common import arguments
@@ -41,7 +41,7 @@ def play(how: str, rounds: int, contenders: dict[str, list[Agent]]) -> None:
         nodes = [f"127.0.0.1:{port}" for port in sentinels.ports]
         fields = {"locks": how, "kind": "sentinel", "service": SERVICE, "nodes": nodes, "retry_for_ms": 15_000}
         running: dict[str, tuple[Sections, Sections]] = {}
-        with ExitStack() as stack:
+        with redirect_stdout(sys.stderr), ExitStack() as stack:
             for name, agents in contenders.items():
                 for agent in agents:
                     agent.ask("open", **fields)
@@ -56,7 +56,7 @@ def play(how: str, rounds: int, contenders: dict[str, list[Agent]]) -> None:
                 for short, _ in running.values():
                     short.go_on()
                 sentinels.wait_until_replicated()
-                print(f"{how} {number + 1}/{rounds}", file=sys.stderr)
+                print(f"{how} {number + 1}/{rounds}")
         for name, (short, held) in running.items():
             sections = short.all + held.all
             print(
