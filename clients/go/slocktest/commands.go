@@ -2,7 +2,6 @@ package slocktest
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -340,11 +339,14 @@ func (s *Server) info(r *request) any {
 
 // queues is the keys that somebody waits for.
 func (s *Server) queues(*request) any {
-	all := map[string]any{}
-	for _, r := range slices.Backward(s.queue) {
+	all, seen := []any{}, map[string]bool{}
+	for _, r := range s.queue {
 		for _, key := range r.keys {
-			all[key] = map[any]any{"key": key, "longest-wait-ms": (now() - r.since).Milliseconds()}
+			if !seen[key] {
+				all = append(all, map[any]any{"key": key, "longest-wait-ms": (now() - r.since).Milliseconds()})
+			}
+			seen[key] = true
 		}
 	}
-	return slices.Collect(maps.Values(all))
+	return all
 }
