@@ -1,12 +1,11 @@
 // Package slocktest has a server in memory for the tests of programs that use locks. It replies as a server with the
 // module does, so a test runs the same library code as the program.
 //
-//	locks, server := slocktest.New()
-//	release := server.Hold("report") // somebody else holds it
-//	server.Lose("report")            // the hold of the program is gone
-//	server.Fail(errors.New("…"))     // no reply comes
-//
-// Locks.Info tells who holds a lock and who waits for it.
+//	server := slocktest.New()
+//	locks := slock.NewWith(server)  // of the program
+//	others := slock.NewWith(server) // of another process: what it holds is busy, and it sees who holds what
+//	server.Lose("report")           // the hold is gone
+//	server.Fail(errors.New("…"))    // no reply comes
 package slocktest
 
 import (
@@ -18,12 +17,12 @@ import (
 	"slock.example/go"
 )
 
-// Server is a server in memory: a slock.Transport. Several Locks may share one. Its keys have the prefix of the Locks.
+// Server is a server in memory: a slock.Transport. Several Locks may share one.
 type Server struct {
 	mu       sync.Mutex
-	holds    []*request          // those that were granted, one for each key, in the order of their grants
-	queue    []*request          // those that wait, in order of arrival; changes of mode come first
-	ended    map[string]*request // by owner token: those with REFUSE
+	holds    []*request               // in the order of their grants
+	queue    []*request               // in order of arrival; changes of mode come first
+	refused  map[string]time.Duration // until when, by owner token
 	channels map[string]channel
 	fence    int64 // the last that was given
 	failure  error
@@ -35,20 +34,14 @@ type channel struct {
 	changed func()
 }
 
-// New makes a Locks over a new Server. A test of Fail may want a short slock.RetryFor.
-func New(options ...slock.Option) (*slock.Locks, *Server) {
-	s := NewServer()
-	return slock.NewWith(s, options...), s
-}
-
-// NewServer makes a server without locks, for slock.NewWith.
-func NewServer() *Server {
-	s := &Server{ended: map[string]*request{}, channels: map[string]channel{}}
-	s.timer = time.AfterFunc(longest, func() { s.enter()() })
+// New makes a server without locks, for slock.NewWith.
+func New() *Server {
+	s := &Server{refused: map[string]time.Duration{}, channels: map[string]channel{}}
+	s.timer = time.AfterFunc(time.Hour, func() { s.enter()() })
 	return s
 }
 
-// enter has the caller use the server alone until it leaves. Before and after that, time and the queue go on.
+// enter has the caller use the server alone until it leaves. Before and after that, what is due happens.
 func (s *Server) enter() (leave func()) {
 	s.mu.Lock()
 	s.advance()
@@ -58,26 +51,15 @@ func (s *Server) enter() (leave func()) {
 	}
 }
 
-// Hold ends all holds of the key, as Lose does, and has somebody else hold it for writing until release is called, or
-// for a day.
-func (s *Server) Hold(key string) (release func()) {
+// Lose ends all holds of the keys, as if they had been deleted. Their owners notice that at once. The keys have the
+// prefix of the Locks.
+func (s *Server) Lose(keys ...string) {
 	defer s.enter()()
-	other := parse([]any{"SLOCK.LOCK", key, "somebody else", longest.Milliseconds()})
-	s.lose(other)
-	s.grant(other, 0)
-	return func() {
-		defer s.enter()()
-		s.end(other)
-	}
+	s.lose(&request{keys: keys})
 }
 
-// Lose ends all holds of the key, as if it had been deleted. Their owners notice that at once.
-func (s *Server) Lose(key string) {
-	defer s.enter()()
-	s.lose(&request{keys: []string{key}})
-}
-
-// Fail has all later calls fail with the error, as if no connection could be made. Fail(nil) ends that.
+// Fail has all later calls fail with the error, as if no connection could be made. Fail(nil) ends that. A call of the
+// program then ends with ErrNoAnswer after slock.RetryFor.
 func (s *Server) Fail(err error) {
 	defer s.enter()()
 	s.failure = err

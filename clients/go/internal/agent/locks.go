@@ -49,7 +49,7 @@ func (a *agent) open(r request) (any, error) {
 		defer a.mu.Unlock()
 		server := a.memory[r.Nodes[0]]
 		if server == nil {
-			server = slocktest.NewServer()
+			server = slocktest.New()
 			a.memory[r.Nodes[0]] = server
 		}
 		o.transport = server
