@@ -330,7 +330,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	wasHeld, err := h.keeper.end(ctx, h.owner, last.named(), h.settings.atLeast-sending()-last.granted)
+	wasHeld, err := h.keeper.end(ctx, h.owner, last.named(), h.settings.atLeast-(sending()-last.granted))
 	switch {
 	case err == nil && !wasHeld:
 		h.mu.Lock()
