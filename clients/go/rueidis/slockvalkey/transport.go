@@ -21,13 +21,11 @@ import (
 )
 
 const (
-	// callTimeout is how long a reply is waited for before the command is sent again over another connection. valkey-go
-	// itself notices a silent connection only after ClientOption.ConnWriteTimeout, by default 10 s, and never sends a
-	// command again that is not read-only.
-	callTimeout = 800 * time.Millisecond
-	// mostFailures is how often a command is sent again at once because a connection has broken: those that are idle may
-	// have been closed by the server.
-	mostFailures = 3
+	// silentAfter is how long a reply is waited for before the command is sent again. valkey-go itself waits for
+	// ClientOption.ConnWriteTimeout, by default 10 s, and never sends a command again that is not read-only.
+	silentAfter = 800 * time.Millisecond
+	// mostAttempts is how often one call sends a command.
+	mostAttempts = 5
 	// listenAgain is the pause before a subscription that has ended is made again.
 	listenAgain = 100 * time.Millisecond
 )
@@ -48,31 +46,37 @@ func (t transport) Topology() (slock.Topology, error) {
 	}, nil
 }
 
-// Call sends a command over the connections that all commands share, and over one of the pool for blocking commands, in
-// turns. The latter is closed if no reply comes. What the program's commands must not delay begins there. An attempt goes
-// on by itself after its time, because valkey-go does not notice that everywhere: not while another call connects.
+// Call sends a command over the connections that all commands share, which none occupies. If it has no reply soon, it is
+// sent again over one of the pool for blocking commands, because a connection may be silent, and so on in turns if a
+// connection breaks: those that were idle may all have been closed. Each attempt goes on by itself, because valkey-go does
+// not notice everywhere that ctx is over: not while another call connects.
 func (t transport) Call(ctx context.Context, call slock.Call) (reply, then any, err error) {
-	failures := 0
-	for isAlone := call.Reserved || len(call.Then) > 0; ctx.Err() == nil; isAlone = !isAlone {
-		limited, end := context.WithTimeout(ctx, callTimeout)
-		defer end() // there are few attempts
-		came := make(chan func(), 1)
+	came, attempts := make(chan func(), mostAttempts+1), 0
+	attempt := func() {
+		isAlone := (attempts%2 == 1) != (len(call.Then) > 0) // a WAIT would delay all others
+		attempts++
 		go func() {
-			r, next, failed := t.send(limited, call, isAlone)
+			r, next, failed := t.send(ctx, call, isAlone)
 			came <- func() { reply, then, err = r, next, failed }
 		}()
+	}
+	patience := silentAfter
+	if end, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(end)/2)
+	}
+	silent := time.NewTimer(patience)
+	defer silent.Stop()
+	for attempt(); ; attempt() {
 		select {
 		case note := <-came:
-			if note(); err != nil && limited.Err() == nil {
-				failures++
-			}
-			if err == nil || failures > mostFailures {
+			if note(); err == nil || attempts == mostAttempts {
 				return reply, then, err
 			}
-		case <-limited.Done():
+		case <-silent.C:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
 		}
 	}
-	return nil, nil, ctx.Err()
 }
 
 func (t transport) send(ctx context.Context, call slock.Call, isAlone bool) (reply, then any, err error) {
@@ -175,7 +179,7 @@ func (t transport) Listen(channel string, heard func(payload string), changed fu
 			time.Sleep(listenAgain)
 		}
 		// Receive leaves the subscription to the server when ctx ends.
-		unsubscribing, end := context.WithTimeout(context.Background(), callTimeout)
+		unsubscribing, end := context.WithTimeout(context.Background(), silentAfter)
 		defer end()
 		_ = t.client.Do(unsubscribing, t.client.B().Sunsubscribe().Channel(channel).Build())
 	}()
