@@ -46,7 +46,7 @@ KNOWN: list[tuple[str, set[str], list[str]]] = [
         FORMER,
         [
             "cancelled while an upgrade waits",
-            "quorum: a node that is asked anew does not hold until it grants",
+            "quorum: a node that is asked again does not hold until it grants",
             "quorum: the majority has lost the hold",
         ],
     ),
