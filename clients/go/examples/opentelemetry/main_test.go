@@ -28,7 +28,6 @@ func TestTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	spans := exporter.GetSpans()
-	for _, s := range spans { t.Log(s.Name, s.SpanContext.SpanID(), s.Parent.SpanID()) }
 	program := spans[len(spans)-1]
 	found := map[string]int{}
 	for _, span := range spans[:len(spans)-1] {
