@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -118,7 +119,7 @@ func (t *goRedisTransport) duplicate() redis.UniversalClient {
 	set := func(options any) {
 		for name, value := range map[string]any{
 			"Protocol": 2, "ReadTimeout": callTimeout, "WriteTimeout": callTimeout, "PoolTimeout": callTimeout,
-			"PoolSize": 4, "MinIdleConns": 0, "MaxIdleConns": 0, "MaxActiveConns": 0, "Limiter": nil,
+			"DialerRetries": 1, "PoolSize": 4, "MinIdleConns": 0, "MaxIdleConns": 0, "MaxActiveConns": 0, "Limiter": nil,
 			"PushNotificationProcessor": nil, "MaintNotificationsConfig": nil, "ClientSideCache": nil, "ClientSideCacheConfig": nil,
 		} {
 			if field := reflect.ValueOf(options).Elem().FieldByName(name); field.IsValid() && value != nil {
@@ -212,10 +213,15 @@ func (t *goRedisTransport) Call(ctx context.Context, call Call) (reply, then any
 	if t.isPrompt {
 		return t.send(ctx, call)
 	}
-	came, silent := make(chan func(), 2), time.NewTimer(callTimeout)
+	patience := callTimeout
+	if end, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(end)/2)
+	}
+	came, silent := make(chan func(), 2), time.NewTimer(patience)
 	defer silent.Stop()
 	attempt := func() {
 		this := call
+		call.Reserved = !call.Reserved // the next one
 		go func() {
 			r, next, failed := t.send(ctx, this)
 			came <- func() { reply, then, err = r, next, failed }
@@ -227,17 +233,17 @@ func (t *goRedisTransport) Call(ctx context.Context, call Call) (reply, then any
 		case note := <-came:
 			note()
 			pending--
+			var unusable *UnusableError
+			if err == nil || errors.As(err, &unusable) || attempts == 2 && pending == 0 {
+				return reply, then, err
+			}
 		case <-silent.C:
-			err = errSilent
 		case <-ctx.Done():
-			return nil, nil, ctx.Err()
+			return nil, nil, cmp.Or(err, ctx.Err())
 		}
-		var unusable *UnusableError
-		if err != nil && attempts == 1 && !errors.As(err, &unusable) {
-			call.Reserved, attempts, pending = !call.Reserved, 2, pending+1
+		if attempts == 1 {
+			attempts, pending = 2, pending+1
 			attempt()
-		} else if err == nil || pending == 0 {
-			return reply, then, err
 		}
 	}
 }
