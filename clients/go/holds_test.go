@@ -210,7 +210,7 @@ func goroutines(t *testing.T) (wait func()) {
 func TestCloseLeavesNoGoroutines(t *testing.T) {
 	w := newWorld(t, redis.Options{})
 	wait := goroutines(t)
-	for range 20 {
+	for range 3 {
 		rdb := redis.NewClient(&redis.Options{Addr: w.Addr})
 		w.locks = slock.New(rdb)
 		use(t, w)
