@@ -100,18 +100,6 @@ func ExampleRequest_Adopt() {
 	// Output: [upload] <nil> <nil>
 }
 
-func ExampleHold_Upgrade() {
-	locks := exampleLocks()
-	defer locks.Close()
-	hold, err := locks.Read("page").Lock(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	err = hold.Upgrade(ctx)
-	fmt.Println(hold.Mode(), err)
-	// Output: write <nil>
-}
-
 func ExampleLocks_Info() {
 	locks := exampleLocks()
 	defer locks.Close()

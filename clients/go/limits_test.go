@@ -3,7 +3,6 @@ package slock_test
 import (
 	"context"
 	"net"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"slock.example/go"
-	"slock.example/go/internal/testserver"
 )
 
 // silent is a server that accepts connections and never replies.
@@ -127,16 +125,4 @@ func TestBusyIsNotDown(t *testing.T) {
 		_, err := request.Lock(t.Context())
 		is(t, err, []error{slock.ErrNoAnswer, syscall.ECONNREFUSED}, "job", "no reply", "refused")
 	}
-}
-
-// A release that is not delivered is no error of finished work, but is told.
-func TestReleaseThatIsNotDelivered(t *testing.T) {
-	redis.SetLogger(&logged{})
-	told := make(chan error, 1)
-	w := newWorld(t, redis.Options{}, slock.RetryFor(300*time.Millisecond), slock.WithHooks(slock.Hooks{
-		ReleaseFailed: func(_ context.Context, _ string, err error) { told <- err },
-	}))
-	is(t, w.locks.Write("job").Do(t.Context(), func(context.Context) error { w.Kill(); return nil }), nil)
-	is(t, <-told, []error{slock.ErrNoAnswer, syscall.ECONNREFUSED})
-	testserver.Eventually(t, func() bool { return strings.Contains(w.log.String(), "a release failed") })
 }

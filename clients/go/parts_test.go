@@ -81,12 +81,3 @@ func TestMessages(t *testing.T) {
 		t.Error("it was understood")
 	}
 }
-
-func TestStrategies(t *testing.T) {
-	for n, most := range []time.Duration{20, 40, 80, 100, 100} {
-		pause, more := ExponentialPause(20*time.Millisecond, 100*time.Millisecond, 4)(n)
-		if most *= time.Millisecond; pause < most/2 || pause > most || more != (n < 4) {
-			t.Error(n, pause, more)
-		}
-	}
-}
