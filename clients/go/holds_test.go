@@ -151,7 +151,7 @@ func TestMessageThatIsLost(t *testing.T) {
 	first := must(locks.Write("job").Lock(t.Context()))
 	second := make(chan error)
 	go func() {
-		_, err := locks.Write("job").Lock(t.Context())
+		_, err := locks.Write("job").With(slock.Wait(10 * time.Second)).Lock(t.Context())
 		second <- err
 	}()
 	testserver.Eventually(t, func() bool { return must(locks.Info(t.Context(), "job")).Waiters == 1 })
@@ -225,7 +225,7 @@ func TestCancelledContextsLeaveNothing(t *testing.T) {
 	if os.Getenv("SLOCK_THOROUGH") != "" {
 		count = 10_000
 	}
-	w := newWorld(t, redis.Options{})
+	w := newWorld(t, redis.Options{}, slock.TTL(time.Hour)) // what is left does not end by itself
 	held := must(w.locks.Write("held").Lock(t.Context()))
 	wait := goroutines(t)
 	var all sync.WaitGroup
