@@ -6,19 +6,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import pytest
+from driver import known
 from driver.languages import LANGUAGES, require
 from driver.run import LanguageRun
 from driver.scenario import Scenario, scenarios
 
 
-def _parameters() -> list[object]:
-    return [
-        pytest.param(name, scenario, waiting, id=": ".join(filter(None, (name, scenario.name, waiting))))
-        for name, language in LANGUAGES.items()
-        for scenario in scenarios()
-        for waiting in scenario.waitings
-        if waiting is None or waiting in language.waitings
-    ]
+def _parameters() -> Iterator[object]:
+    for name, language in LANGUAGES.items():
+        own = [one for one in scenarios() if language.notifies or not one.notify]
+        in_memory = [one.in_memory() for one in own if one.runs_in_memory()]
+        for scenario in own + (in_memory[:1] if name in known.FORMER else in_memory):
+            marks = known.marks(name, scenario.name)
+            yield pytest.param(name, scenario, id=f"{name}: {scenario.name}", marks=marks)
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +27,7 @@ def runs(request: pytest.FixtureRequest) -> Iterator[Callable[[str], LanguageRun
     selected = defaultdict(list)
     for item in request.session.items:
         if item.function is test_scenario:
-            parameters = item.callspec.params
-            selected[parameters["name"]].append((parameters["scenario"], parameters["waiting"]))
+            selected[item.callspec.params["name"]].append(item.callspec.params["scenario"])
     started: dict[str, LanguageRun] = {}
 
     def get(name: str) -> LanguageRun:
@@ -45,8 +44,6 @@ def runs(request: pytest.FixtureRequest) -> Iterator[Callable[[str], LanguageRun
         run.close()
 
 
-@pytest.mark.parametrize(("name", "scenario", "waiting"), _parameters())
-def test_scenario(
-    name: str, scenario: Scenario, waiting: str | None, runs: Callable[[str], LanguageRun]
-) -> None:
-    runs(name).outcome(scenario, waiting)
+@pytest.mark.parametrize(("name", "scenario"), list(_parameters()))
+def test_scenario(name: str, scenario: Scenario, runs: Callable[[str], LanguageRun]) -> None:
+    runs(name).outcome(scenario)

@@ -1,194 +1,160 @@
 package slock
 
-// This file has the errors that a program can tell apart.
-
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
-// Error is what all errors of this package have in common. Use it with errors.As:
-//
-//	var problem slock.Error
-//	if errors.As(err, &problem) { … }
-//
-// Errors of the network and of the server that this package gives no name of its own are those of go-redis.
-type Error interface {
-	error
-	// SlockError does nothing. It tells these errors from others.
-	SlockError()
-}
+// This file has the errors that a program can tell apart.
 
-// The kinds of errors. Use them with errors.Is.
+// The kinds of errors. Use them with errors.Is. errors.As finds an *Error, which has what else is known. All other errors
+// are those of the Redis client library, and those of a context.
 var (
-	// ErrTimedOut means that the wait was over before the lock was granted. When a context's deadline ended
-	// the wait, errors.Is(err, context.DeadlineExceeded) is true too. When the server could not be reached or
-	// answered errors, errors.Is and errors.As find the last error.
-	ErrTimedOut error = &kind{"timed out", "the wait is over"}
-	// ErrLost means that the hold ended and nobody released it through this package. A *LostError has the
-	// reason.
-	ErrLost error = &kind{"Lost", "the hold is lost"}
-	// ErrNotHeld means that the token holds none of the keys, or not all of them.
-	ErrNotHeld error = &kind{"NotHeld", "the token does not hold the lock"}
-	// ErrWrongMode means that the token holds the lock in the other mode.
-	ErrWrongMode error = &kind{"WrongMode", "the token holds the lock in the other mode"}
+	// ErrNotAcquired means that TryLock found the lock held, or found others waiting for it.
+	ErrNotAcquired = errors.New("NotAcquired")
+	// ErrTimedOut means that the server replied, and that others held the lock until the wait was over. Error.Holders
+	// says who. If a deadline of the context ended the wait, errors.Is(err, context.DeadlineExceeded) is true too.
+	ErrTimedOut = errors.New("TimedOut")
+	// ErrNoAnswer means that no reply came from the server within the limit, or none that decides. errors.Is and errors.As
+	// find the last error of the Redis client library.
+	ErrNoAnswer = errors.New("NoAnswer")
+	// ErrLost means that the hold ended and nobody released it through this package. Error.Reason says why. Of a hold that
+	// expired, errors.Is and errors.As find the error of the last renewal.
+	ErrLost = errors.New("Lost")
+	// ErrNotHeld means that the owner token does not hold all the keys, for example because the hold was released.
+	ErrNotHeld = errors.New("NotHeld")
+	// ErrWrongMode means that the owner token holds the lock in the other mode.
+	ErrWrongMode = errors.New("WrongMode")
 	// ErrDeadlock means that the wait would have closed a cycle of owners that wait for each other.
-	ErrDeadlock error = &kind{"Deadlock", "the wait would be a deadlock"}
+	ErrDeadlock = errors.New("Deadlock")
 	// ErrQueueFull means that the server lets no more requests wait.
-	ErrQueueFull error = &kind{"QueueFull", "too many requests wait on the server"}
-	// ErrQuorumMissed means that too few nodes of a Quorum granted, and too few refused. A *QuorumError has
-	// their answers. When a majority refused because others have the lock, it is ErrTimedOut instead.
-	ErrQuorumMissed error = &kind{"QuorumMissed", "no majority of the nodes granted or refused"}
-	// ErrTooFewReplicas means that the lock was granted, but too few replicas confirmed it. It has been
-	// released.
-	ErrTooFewReplicas error = &kind{"TooFewReplicas", "too few replicas have the lock"}
+	ErrQueueFull = errors.New("QueueFull")
+	// ErrRefused means that the server refuses the owner token, because its acquisition has been ended.
+	ErrRefused = errors.New("Refused")
+	// ErrQuorumMissed means that neither a majority of the nodes of a quorum granted the lock, nor a majority refused it.
+	// Error.Nodes has their replies.
+	ErrQuorumMissed = errors.New("QuorumMissed")
+	// ErrTooFewReplicas means that the lock was granted, but too few replicas acknowledged it. It has been released.
+	ErrTooFewReplicas = errors.New("TooFewReplicas")
 	// ErrModuleNotLoaded means that the server does not know the commands of the module.
-	ErrModuleNotLoaded error = &kind{"ModuleNotLoaded", "the server has not loaded the SLOCK module: start it with" +
-		" --loadmodule /path/to/libslock.so, or run MODULE LOAD /path/to/libslock.so"}
-	// ErrRefused means that the server refuses the token, because somebody gave its acquisition up (SLOCK.CANCEL
-	// with REFUSE). It is final. An upgrade gives it for two minutes after another upgrade of the hold was given up.
-	ErrRefused error = &kind{"Refused", "the server refuses the token"}
-	// ErrClosed means that the Locks or the Quorum has been closed.
-	ErrClosed error = &kind{"Closed", "closed"}
+	ErrModuleNotLoaded = errors.New("ModuleNotLoaded")
+	// ErrClosed means that the Locks has been closed.
+	ErrClosed = errors.New("Closed")
 	// ErrInvalid means that an option or an argument is wrong. Nothing was sent.
-	ErrInvalid error = &kind{"Invalid", "invalid argument"}
+	ErrInvalid = errors.New("Invalid")
 )
 
-// kinds are those that the server names, by the first word of its error.
-var kinds = map[string]error{
-	"WRONGMODE": ErrWrongMode, "NOTHELD": ErrNotHeld, "DEADLOCK": ErrDeadlock, "QUEUEFULL": ErrQueueFull,
-	"REFUSED": ErrRefused,
-}
+// Error is an error of this package.
+type Error struct {
+	// Kind is one of the errors above. errors.Is knows it.
+	Kind error
+	// Keys are the keys of the request, without the prefix.
+	Keys []string
+	// Reason is why a hold was lost.
+	Reason Reason
+	// Holders are holders of a key, at most 10, when a wait was over. There are none if nobody held it by then, or if the
+	// user may not run SLOCK.INFO.
+	Holders []Holder
+	// Nodes are the replies of the nodes of a quorum, in the order of the clients.
+	Nodes []NodeReply
 
-// kind is one of the errors above: a name for hooks, and a sentence.
-type kind struct{ name, text string }
-
-func (k *kind) Error() string { return "slock: " + k.text }
-func (*kind) SlockError()     {}
-
-// failure is an error of a kind with what is known about it.
-type failure struct {
-	kind  error
-	text  string
-	cause error
-}
-
-func (f *failure) Error() string {
-	text := f.kind.Error()
-	if f.text != "" {
-		text += ": " + f.text
-	}
-	return withCause(text, f.cause)
-}
-
-func (*failure) SlockError() {}
-
-func (f *failure) Unwrap() []error {
-	return slices.DeleteFunc([]error{f.kind, f.cause}, func(err error) bool { return err == nil })
-}
-
-// about is an error with what was waited for, and what ended the wait, if it is known.
-func about(kind error, what string, keys []string, cause error) error {
-	return &failure{kind: kind, text: what + " of " + strings.Join(keys, ", "), cause: cause}
-}
-
-func withCause(text string, cause error) string {
-	if cause == nil {
-		return text
-	}
-	return text + ": " + strings.ReplaceAll(cause.Error(), "\n", "; ") // of joined errors
-}
-
-func invalid(format string, args ...any) error {
-	return &failure{kind: ErrInvalid, text: fmt.Sprintf(format, args...)}
+	text   func() string // without keys and causes; called when somebody reads it
+	causes []error
 }
 
 // Reason says why a hold was lost.
 type Reason string
 
 const (
-	// Gone means that the server said that the token does not hold the key any more.
+	// Gone means that the server said that the owner token does not hold the keys any more.
 	Gone Reason = "gone"
-	// Expired means that the hold was not renewed in time.
+	// Expired means that no renewal succeeded in time.
 	Expired Reason = "expired"
-	// LeaseEnded means that the longest lease ended.
-	LeaseEnded Reason = "lease ended"
+	// MaxHoldOver means that the time of MaxHold has passed.
+	MaxHoldOver Reason = "max hold"
+	// LocksClosed means that the Locks was closed before, so that nothing renewed the hold.
+	LocksClosed Reason = "closed"
 )
 
-// LostError is the error of a hold that is lost. errors.Is(err, ErrLost) is true for it.
-type LostError struct {
-	// Keys are the keys of the hold.
-	Keys []string
-	// Reason says why it was lost.
-	Reason Reason
-	// Cause is the error of the last renewal of a hold that expired. It is nil when that one succeeded, or when
-	// there was none.
-	Cause error
+// failure makes an error with a text about keys. Causes that are nil are left out.
+func failure(kind error, keys []string, text func() string, causes ...error) *Error {
+	isNil := func(err error) bool { return err == nil }
+	return &Error{Kind: kind, Keys: keys, text: text, causes: slices.DeleteFunc(causes, isNil)}
 }
 
-func (e *LostError) Error() string {
-	text := fmt.Sprintf("slock: the hold of %s is lost: %s", strings.Join(e.Keys, ", "), e.Reason)
-	return withCause(text, e.Cause)
-}
-
-// Unwrap gives the Cause.
-func (e *LostError) Unwrap() error { return e.Cause }
-
-// SlockError marks it as an Error.
-func (*LostError) SlockError() {}
-
-// Is makes errors.Is(err, ErrLost) true.
-func (*LostError) Is(target error) bool { return target == ErrLost }
-
-// QuorumError says what each node answered. errors.As finds it in an ErrQuorumMissed, and in an ErrTimedOut of a Quorum.
-// errors.Is and errors.As find the errors of the nodes too.
-type QuorumError struct {
-	// Needed is how many nodes are a majority.
-	Needed int
-	// Answers has one answer for each node, in the order of the clients.
-	Answers []NodeAnswer
-}
-
-// NodeAnswer is what one node answered.
-type NodeAnswer struct {
-	// Node is the address of the node.
-	Node string
-	// Granted is whether it granted or extended the hold. If not, and without an Err, others have the lock
-	// there.
-	Granted bool
-	// Err is what went wrong, if anything.
-	Err error
-}
-
-func (a NodeAnswer) String() string {
-	switch {
-	case a.Err != nil:
-		return a.Node + ": " + a.Err.Error()
-	case a.Granted:
-		return a.Node + ": granted"
+func (e *Error) Error() string {
+	text := "slock: " + e.text()
+	if len(e.Keys) > 0 {
+		text += " (lock " + strings.Join(e.Keys, ", ") + ")"
 	}
-	return a.Node + ": refused"
-}
-
-func (e *QuorumError) Error() string {
-	texts := make([]string, len(e.Answers))
-	for i, a := range e.Answers {
-		texts[i] = a.String()
+	for i, holder := range e.Holders {
+		text += []string{", held by ", " and "}[min(i, 1)] + strings.TrimSpace(holder.Metadata+" "+holder.Token)
 	}
-	return fmt.Sprintf("%d of %d nodes granted it, %d are needed (%s)",
-		e.count(NodeAnswer.isGrant), len(e.Answers), e.Needed, strings.Join(texts, "; "))
+	for _, cause := range e.causes {
+		if strings.Contains(text, cause.Error()) {
+			continue // it is the text
+		}
+		text += ": " + strings.ReplaceAll(cause.Error(), "\n", "; ") // joined errors have a line each
+	}
+	for _, node := range e.Nodes {
+		text += "; " + node.String()
+	}
+	return text
 }
 
-// SlockError marks it as an Error.
-func (*QuorumError) SlockError() {}
-
-// Unwrap gives the errors of the nodes.
-func (e *QuorumError) Unwrap() (errs []error) {
-	for _, a := range e.Answers {
-		if a.Err != nil {
-			errs = append(errs, a.Err)
+// Unwrap has the kind and the causes, and the errors of the nodes of a quorum.
+func (e *Error) Unwrap() []error {
+	all := append([]error{e.Kind}, e.causes...)
+	for _, node := range e.Nodes {
+		if node.Err != nil {
+			all = append(all, node.Err)
 		}
 	}
-	return errs
+	return all
+}
+
+func invalid(format string, arguments ...any) error {
+	return failure(ErrInvalid, nil, func() string { return fmt.Sprintf(format, arguments...) })
+}
+
+func plain(text string) func() string { return func() string { return text } }
+
+func notHeld(keys []string, mode Mode) *Error {
+	return failure(ErrNotHeld, keys, func() string { return "the owner token does not hold the lock for " + string(mode) })
+}
+
+// noAnswer is the error of a call that had no reply in time, or only replies after which it was sent again. Of the
+// causes, the first is the last of these errors.
+func noAnswer(keys []string, within time.Duration, last, ended error) error {
+	text := func() string {
+		return fmt.Sprintf("no reply from the server within %s", within.Round(time.Millisecond))
+	}
+	if code(last) != "" {
+		text = func() string {
+			return fmt.Sprintf("the server granted nothing within %s", within.Round(time.Millisecond))
+		}
+	}
+	return failure(ErrNoAnswer, keys, text, explain(last), ended)
+}
+
+// outcome is the name of how an acquisition ended, for hooks and metrics.
+func outcome(err error) string {
+	var known *Error
+	switch {
+	case err == nil:
+		return "granted"
+	case errors.Is(err, ErrNotAcquired):
+		return "refused"
+	case errors.Is(err, ErrTimedOut):
+		return "timed out"
+	case errors.As(err, &known):
+		return known.Kind.Error()
+	case errors.Is(err, context.Canceled):
+		return "cancelled"
+	}
+	return "Other"
 }

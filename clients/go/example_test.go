@@ -4,161 +4,133 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"slock.example/go"
+	"slock.example/go/internal/testserver"
 )
 
-func exampleClient() *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: exampleServer.addr})
+var ctx = context.Background()
+
+// exampleLocks are locks on the server of the tests.
+func exampleLocks() *slock.Locks {
+	return slock.New(redis.NewClient(&redis.Options{Addr: testserver.Shared.Addr}))
 }
 
-func Example() {
-	rdb := exampleClient()
-	defer rdb.Close()
-	locks := slock.New(rdb)
-	defer locks.Close()
-
-	err := locks.Write("report").Do(context.Background(), func(ctx context.Context) error {
-		// The context ends when the lock is lost.
-		fmt.Println("nobody else works on the report")
-		return nil
-	})
-	fmt.Println(err)
-	// Output:
-	// nobody else works on the report
-	// <nil>
-}
+func writeReport(context.Context) error { return nil }
 
 func ExampleRequest_Lock() {
-	rdb := exampleClient()
-	defer rdb.Close()
-	locks := slock.New(rdb)
+	locks := exampleLocks()
 	defer locks.Close()
-
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // how long to wait
-	defer cancel()
-	hold, err := locks.Write("report").Lock(ctx)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer hold.Unlock(context.Background())
-	fmt.Println(hold.Mode(), hold.Keys(), hold.Fence() > 0)
-	// Output: write [report] true
+	err := func() error {
+		hold, err := locks.Write("report").With(slock.Wait(5 * time.Second)).Lock(ctx)
+		switch {
+		case errors.Is(err, slock.ErrTimedOut):
+			return fmt.Errorf("busy: %w", err) // others have the lock; the error says who
+		case errors.Is(err, slock.ErrNoAnswer):
+			return fmt.Errorf("down: %w", err) // the server did not reply
+		case err != nil:
+			return err
+		}
+		defer hold.Unlock(context.WithoutCancel(ctx))
+		return writeReport(hold.Context()) // ends if the lock is lost
+	}()
+	fmt.Println(err)
+	// Output: <nil>
 }
 
 func ExampleRequest_TryLock() {
-	rdb := exampleClient()
-	defer rdb.Close()
-	locks := slock.New(rdb)
+	locks := exampleLocks()
 	defer locks.Close()
-	ctx := context.Background()
-
 	for range 2 {
-		_, ok, err := locks.Write("once").TryLock(ctx)
-		fmt.Println(ok, err)
+		_, err := locks.Write("once").TryLock(ctx)
+		fmt.Println(errors.Is(err, slock.ErrNotAcquired))
 	}
 	// Output:
-	// true <nil>
-	// false <nil>
+	// false
+	// true
+}
+
+func ExampleHold_Check() {
+	locks := exampleLocks()
+	defer locks.Close()
+	hold, err := locks.Write("lost").Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, _ = locks.Release(ctx, hold.Token(), "lost") // an operator releases the lock
+	_ = hold.Extend(ctx, time.Minute)
+	err = func() error {
+		if err := hold.Check(); err != nil { // before each step that matters
+			return err
+		}
+		return writeReport(hold.Context())
+	}()
+	fmt.Println(err)
+	// Output: slock: the lock was lost, gone (lock lost)
 }
 
 func ExampleLimit() {
-	rdb := exampleClient()
-	defer rdb.Close()
-	locks := slock.New(rdb)
+	locks := exampleLocks()
 	defer locks.Close()
-	ctx := context.Background()
-
-	permit := locks.Read("downloads").With(slock.Limit(2))
 	for range 3 {
-		_, ok, err := permit.TryLock(ctx)
-		fmt.Println(ok, err)
+		_, err := locks.Read("downloads").With(slock.Limit(2)).TryLock(ctx)
+		fmt.Println(errors.Is(err, slock.ErrNotAcquired))
 	}
 	// Output:
-	// true <nil>
-	// true <nil>
-	// false <nil>
-}
-
-func ExampleWait() {
-	rdb := exampleClient()
-	defer rdb.Close()
-	locks := slock.New(rdb)
-	defer locks.Close()
-	ctx := context.Background()
-
-	if _, err := locks.Write("busy").Lock(ctx); err != nil {
-		fmt.Println(err)
-	}
-	_, err := locks.Write("busy").With(slock.Wait(20 * time.Millisecond)).Lock(ctx)
-	fmt.Println(errors.Is(err, slock.ErrTimedOut))
-	// Output: true
-}
-
-func ExampleHold_Context() {
-	rdb := exampleClient()
-	defer rdb.Close()
-	locks := slock.New(rdb)
-	defer locks.Close()
-	ctx := context.Background()
-
-	hold, err := locks.Write("job").With(slock.TTL(200 * time.Millisecond)).Lock(ctx)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	rdb.Del(ctx, "job") // somebody takes the lock away
-
-	<-hold.Context().Done()
-	var lost *slock.LostError
-	if errors.As(context.Cause(hold.Context()), &lost) {
-		fmt.Println(lost.Reason)
-	}
-	// Output: gone
+	// false
+	// false
+	// true
 }
 
 func ExampleRequest_Adopt() {
-	rdb := exampleClient()
-	defer rdb.Close()
-	locks := slock.New(rdb)
+	locks := exampleLocks()
 	defer locks.Close()
-	ctx := context.Background()
-
-	taken, err := locks.Write("upload").With(slock.NoRenewal()).Lock(ctx)
+	hold, err := locks.Write("upload").Lock(ctx)
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
-	token := taken.Token() // sent to another process, which goes on:
-
-	hold, err := locks.Write("upload").Adopt(ctx, token)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(hold.Fence() == taken.Fence())
-	fmt.Println(hold.Release(ctx))
-	// Output:
-	// true
-	// true <nil>
+	token := hold.Token() // sent to another process, which goes on:
+	_ = hold.Detach()
+	hold, err = locks.Write("upload").Adopt(ctx, token)
+	fmt.Println(hold.Keys(), hold.Unlock(ctx), err)
+	// Output: [upload] <nil> <nil>
 }
 
-func ExampleNewQuorum() {
-	rdb := exampleClient() // a real one has clients of three or five servers
-	defer rdb.Close()
-	quorum := slock.NewQuorum([]redis.UniversalClient{rdb})
-	defer quorum.Close()
+func ExampleLocks_Info() {
+	locks := exampleLocks()
+	defer locks.Close()
+	_, err := locks.Write("from", "to").Lock(ctx) // all keys or none
+	if err != nil {
+		log.Fatal(err)
+	}
+	info, err := locks.Info(ctx, "to")
+	fmt.Println(info.Mode, len(info.Holders), info.Waiters, err)
+	// Output: write 1 0 <nil>
+}
 
-	err := quorum.Write("invoice").Do(context.Background(), func(context.Context) error {
-		fmt.Println("a majority has granted the lock")
+func ExamplePrefix() {
+	rdb := redis.NewClient(&redis.Options{Addr: testserver.Shared.Addr})
+	defer rdb.Close()
+	locks := slock.New(rdb, slock.Prefix("shop:"), slock.TTL(30*time.Second))
+	defer locks.Close()
+	_ = locks.Write("stock").Do(ctx, func(ctx context.Context) error {
+		hold, _ := slock.HoldFrom(ctx)
+		fmt.Println(hold.Keys(), rdb.Exists(ctx, "shop:stock").Val())
 		return nil
 	})
-	fmt.Println(err)
-	// Output:
-	// a majority has granted the lock
-	// <nil>
+	// Output: [stock] 1
+}
+
+func Example_servers() {
+	sentinel := slock.New(redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: "primary", SentinelAddrs: []string{"sentinel-1:26379", "sentinel-2:26379", "sentinel-3:26379"},
+	}))
+	cluster := slock.New(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"node-1:6379", "node-2:6379"}}))
+	var a, b, c *redis.Client // of independent servers
+	quorum := slock.NewQuorum([]redis.UniversalClient{a, b, c})
+	_, _, _ = sentinel, cluster, quorum
 }

@@ -1,6 +1,8 @@
 package slock
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -8,21 +10,21 @@ import (
 
 // This file tells the program and the log what happens. It decides nothing.
 
-// Hooks are functions that hear of waits, holds and losses, by the label of the request. Those that are nil are not
-// called. They are called from the goroutines of this package and of its callers, several at once: they must not
-// block.
+// Hooks are functions that are called when a lock is granted, released or lost, with the label of the request. Those
+// that are nil are not called. The context has the values of that of the call, such as its span, and is not cancelled
+// with it. Hooks are called from several goroutines at once, and must not block.
 type Hooks struct {
-	// Waited is called when an acquisition ended, with how long it took. The outcome is "granted", "refused"
-	// (by TryLock), "timed out", "cancelled", or the name of an error, such as "Deadlock".
-	Waited func(label string, duration time.Duration, outcome string)
-	// Held is called when a hold ended, released or lost, with how long it lasted.
-	Held func(label string, duration time.Duration)
+	// Waited is called when an acquisition ended, with how long it took. The outcome is "granted", "refused" (by
+	// TryLock), "timed out", "cancelled", or the name of an error, such as "Deadlock".
+	Waited func(ctx context.Context, label string, duration time.Duration, outcome string)
+	// Held is called when a hold ended, released or lost, with the time since the grant.
+	Held func(ctx context.Context, label string, duration time.Duration)
 	// Lost is called when a hold is lost.
-	Lost func(label string, reason Reason)
-	// RenewalFailed is called when a renewal got an error or no answer. It is tried again until the hold expires.
-	RenewalFailed func(label string, err error)
-	// ReleaseFailed is called when a release got an error or no answer in time. The lock ends by its ttl.
-	ReleaseFailed func(label string, err error)
+	Lost func(ctx context.Context, label string, loss *Error)
+	// RenewalFailed is called when a renewal got an error or no reply. It is sent again until the hold expires.
+	RenewalFailed func(ctx context.Context, label string, err error)
+	// ReleaseFailed is called when a release got an error or no reply in time. The lock ends by its ttl.
+	ReleaseFailed func(ctx context.Context, label string, err error)
 }
 
 // reporter calls the hooks and writes the log of one Locks or Quorum.
@@ -30,61 +32,69 @@ type reporter struct {
 	hooks Hooks
 	log   *slog.Logger
 
-	failing   atomic.Int64 // since when the server does not answer, in Unix nanoseconds; 0: it does
+	failing   atomic.Int64 // since when no reply comes, in Unix nanoseconds; 0: replies come
 	unreached atomic.Bool  // that was logged
 }
 
-func (r *reporter) waited(label string, duration time.Duration, outcome string) {
-	if r.hooks.Waited != nil {
-		r.hooks.Waited(label, duration, outcome)
+func (r *reporter) waited(ctx context.Context, label string, began time.Time, err error) {
+	if hook := r.hooks.Waited; hook != nil {
+		hook(context.WithoutCancel(ctx), label, time.Since(began), outcome(err))
 	}
 }
 
-func (r *reporter) held(label string, duration time.Duration) {
-	if r.hooks.Held != nil {
-		r.hooks.Held(label, duration)
+func (r *reporter) held(ctx context.Context, label string, duration time.Duration) {
+	if hook := r.hooks.Held; hook != nil {
+		hook(context.WithoutCancel(ctx), label, duration)
 	}
 }
 
-func (r *reporter) lost(label string, loss *LostError) {
-	r.log.Warn("slock: a lock is lost", "lock", label, "reason", string(loss.Reason), "cause", loss.Cause)
-	if r.hooks.Lost != nil {
-		r.hooks.Lost(label, loss.Reason)
+func (r *reporter) lost(ctx context.Context, label string, loss *Error) {
+	r.warn(ctx, "a lock was lost", label, loss.Keys, errors.Join(loss.causes...), "reason", string(loss.Reason))
+	if hook := r.hooks.Lost; hook != nil {
+		hook(context.WithoutCancel(ctx), label, loss)
 	}
 }
 
-func (r *reporter) renewalFailed(label string, err error) {
-	r.log.Debug("slock: a renewal failed", "lock", label, "error", err)
-	if r.hooks.RenewalFailed != nil {
-		r.hooks.RenewalFailed(label, err)
+func (r *reporter) renewalFailed(ctx context.Context, label string, err error) {
+	if hook := r.hooks.RenewalFailed; hook != nil {
+		hook(context.WithoutCancel(ctx), label, err)
 	}
 }
 
-func (r *reporter) releaseFailed(label string, err error) {
-	r.log.Warn("slock: a release failed, the lock ends by its ttl", "lock", label, "error", err)
-	if r.hooks.ReleaseFailed != nil {
-		r.hooks.ReleaseFailed(label, err)
+func (r *reporter) releaseFailed(ctx context.Context, label string, keys []string, err error) {
+	r.warn(ctx, "a release failed; the lock ends by its ttl", label, keys, err)
+	if hook := r.hooks.ReleaseFailed; hook != nil {
+		hook(context.WithoutCancel(ctx), label, err)
 	}
 }
 
-// blocks tells that waits have connections of their own from now on.
-func (r *reporter) blocks(err error) {
-	r.log.Warn("slock: waits by blocking, because the user may not use the channels", "error", err)
+// warn writes to the log what happened to a lock, with the cause if there is one.
+func (r *reporter) warn(ctx context.Context, what, label string, keys []string, cause error, values ...any) {
+	values = append([]any{"keys", keys, "label", label}, values...)
+	if cause != nil {
+		values = append(values, "cause", cause)
+	}
+	r.log.WarnContext(ctx, "slock: "+what, values...)
 }
 
-// logOutageAfter is how long the server does not answer before that is logged: a connection may be lost at any time.
+// polls warns that requests cannot wait in order.
+func (r *reporter) polls(err error) {
+	r.log.Warn("slock: waits poll, and are not served in order, because the user may not use channels", "error", err)
+}
+
+// logOutageAfter is how long no reply comes before that is logged: a connection may be lost at any time.
 const logOutageAfter = time.Second
 
-// reached notes whether the server answered, and logs when that changes.
+// reached notes whether the server replied, and logs when that changes.
 func (r *reporter) reached(err error) {
 	switch since := r.failing.Load(); {
-	case !isConnectionError(err):
+	case err == nil:
 		if since != 0 && r.failing.Swap(0) != 0 && r.unreached.Swap(false) {
-			r.log.Debug("slock: the server is in reach again")
+			r.log.Info("slock: the server replies again")
 		}
 	case since == 0:
 		r.failing.Store(time.Now().UnixNano())
 	case time.Since(time.Unix(0, since)) > logOutageAfter && r.unreached.CompareAndSwap(false, true):
-		r.log.Warn("slock: the server is out of reach", "error", err)
+		r.log.Warn("slock: no reply from the server", "error", err)
 	}
 }

@@ -3,231 +3,186 @@ package slock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // This file has what a program makes once: it gives requests, and carries them out on one server or cluster.
 
-// Locker is what a program asks for locks: a Locks, or a Quorum.
-type Locker interface {
-	// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
-	Write(keys ...string) Request
-	// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
-	Read(keys ...string) Request
-	// Release releases what a token holds that another process took, in whichever mode, and tells on how many keys,
-	// or on how many nodes of a Quorum.
-	Release(ctx context.Context, token string, keys ...string) (int, error)
-	// Close ends all waits, and releases nothing.
-	Close() error
-}
-
-// base is what Locks and Quorum have in common.
-type base struct {
-	by       asked
+// Locks is what a program asks for locks. Make one for the program by New, or by NewQuorum for several independent
+// servers; all methods may be called by several goroutines at once.
+type Locks struct {
+	backend  backend
+	servers  []*server
 	settings settings
 	report   *reporter
+	holds    holds
+	counted  func(ttl time.Duration) time.Duration // the part of a ttl that counts for the validity
 
-	ending, closed context.Context // done from the beginning of Close on, and when it has waited
-	end, endAll    context.CancelFunc
-	background     tasks
+	running          atomic.Int64    // acquisitions
+	closing, closed  context.Context // done when Close begins, and when it has ended
+	begin, endClosed context.CancelFunc
 }
 
-// asked is who carries a request out.
-type asked interface {
+// backend is what carries requests out: a server, or a quorum.
+type backend interface {
 	check(r *Request) error
-	// acquire gives errTaken when a request that asks once is refused.
-	acquire(ctx context.Context, r *Request, once bool) (*Hold, error)
-	adopt(ctx context.Context, r *Request) (*Hold, error)
-	// releaseToken tells on how many keys, or on how many nodes, it released what a token holds.
-	releaseToken(ctx context.Context, r *Request) (int, error)
+	acquire(ctx context.Context, r *Request, try bool) (keeper, owner, grant, error)
+	adopt(ctx context.Context, r *Request) (keeper, owner, grant, error)
+	// release tells on how many keys, or on how many nodes, it released what a token holds.
+	release(ctx context.Context, r *Request) (int, error)
+	// follow has a change of the primary noticed while there are holds.
+	follow(key string)
 }
 
-func (b *base) init(by asked, s settings) {
-	b.by, b.settings, b.report = by, s, &reporter{hooks: s.hooks, log: s.log}
-	b.ending, b.end = context.WithCancel(context.Background())
-	b.closed, b.endAll = context.WithCancel(context.Background())
-}
-
-// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
-func (b *base) Write(keys ...string) Request {
-	return Request{base: b, keys: slices.Clone(keys), mode: Write, settings: b.settings.request}
-}
-
-// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
-func (b *base) Read(keys ...string) Request {
-	return Request{base: b, keys: slices.Clone(keys), mode: Read, settings: b.settings.request}
-}
-
-// Release releases the keys that the token holds, in whichever mode, and tells on how many keys it did, or on how many
-// nodes of a Quorum. It is for a token that another process took; a Hold has a Release of its own. A node of a Quorum
-// that does not answer in time is not counted, and is asked again in the background. If ctx ends meanwhile, the last
-// attempt stays under way.
-func (b *base) Release(ctx context.Context, token string, keys ...string) (int, error) {
-	r := b.Read(keys...).With(Token(token))
-	if err := r.checkToken(); err != nil {
-		return 0, err
-	}
-	return b.by.releaseToken(ctx, &r)
-}
-
-// close lets what goes on end, for at most the time of RetryFor.
-func (b *base) close() {
-	b.end()
-	b.background.wait(b.settings.retryFor)
-	b.endAll()
-}
-
-// Locks is what a program asks for locks. Make one for the program by New; all methods may be called by
-// several goroutines at once. Close it when the program ends.
-type Locks struct {
-	base
-	servers   *servers
-	listener  *listener
-	permitted sync.Map // what the user may release: one key by its mode, or several
-}
-
-// New makes a Locks from a client of go-redis: a *redis.Client (of one server, or of Sentinel) or a
-// *redis.ClusterClient. It sends nothing, and makes connections of its own with the options of the client. The
-// client stays the caller's, who closes it after the Locks.
-//
-// Options are the defaults of all requests (such as TTL), how to wait, RetryFor, RetryWaitFor, WithHooks and
-// WithLogger.
-func New(rdb redis.UniversalClient, options ...Option) *Locks {
-	return newLocks(rdb, newSettings(options))
-}
-
-func newLocks(rdb redis.UniversalClient, s settings) *Locks {
-	l := &Locks{}
-	l.init(l, s)
-	l.servers = newServers(rdb, l.report)
-	l.listener = newListener(l.servers, l.closed)
+// NewWith makes a Locks over a Transport. New does that for a client of go-redis.
+func NewWith(t Transport, options ...Option) *Locks {
+	l := newLocks([]Transport{t}, options)
+	l.backend, l.counted = l.servers[0], counted
 	return l
 }
 
-func (l *Locks) check(*Request) error { return l.servers.check() }
+func newLocks(transports []Transport, options []Option) *Locks {
+	l := &Locks{settings: newSettings(options), holds: holds{all: map[*Hold]struct{}{}}}
+	l.report = &reporter{hooks: l.settings.hooks, log: l.settings.log}
+	l.closing, l.begin = context.WithCancel(context.Background())
+	l.closed, l.endClosed = context.WithCancel(context.Background())
+	for _, t := range transports {
+		s := &server{transport: t, settings: &l.settings, report: l.report, closing: l.closing, closed: l.closed}
+		s.topology, s.problem = t.Topology()
+		s.listener = newListener(s, func() {
+			if s.topology.Failover {
+				l.confirm()
+			}
+		})
+		l.servers = append(l.servers, s)
+	}
+	return l
+}
 
-func (l *Locks) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
-	o := r.owner()
-	a := l.attempts(ctx, o, r.mode, &r.settings, o.lock(r.mode, &r.settings), once)
-	err := a.run(func() error {
-		if err := l.mayRelease(ctx, a.answerBy(), o.keys, r.mode); err != nil {
-			return err
+// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
+func (l *Locks) Write(keys ...string) Request { return l.request(Write, keys) }
+
+// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
+func (l *Locks) Read(keys ...string) Request { return l.request(Read, keys) }
+
+func (l *Locks) request(mode Mode, keys []string) Request {
+	return Request{locks: l, keys: slices.Clone(keys), mode: mode, settings: &l.settings.request}
+}
+
+// Release releases what an owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on how
+// many nodes of a quorum. It is for a token that another process took; a Hold has Unlock.
+func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int, error) {
+	r := l.Read(keys...).With(Token(token))
+	if err := r.check(); err != nil {
+		return 0, err
+	}
+	return l.backend.release(ctx, &r)
+}
+
+// Close ends the waits and the renewals. Waits, and all later calls except Unlock, end with ErrClosed. The ends of
+// acquisitions that were cancelled are sent first, for at most the time of RetryFor. It releases nothing: holds that are
+// still there are lost at the end of their ttl. They may still be released. The program's client stays open.
+func (l *Locks) Close() error {
+	l.begin()
+	isBusy := func() bool {
+		return l.running.Load() > 0 || slices.ContainsFunc(l.servers, func(s *server) bool { return !s.ends.isIdle() })
+	}
+	for end := time.Now().Add(l.settings.retryFor); isBusy() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	l.endClosed()
+	var errs []error
+	for _, s := range l.servers {
+		s.listener.close()
+		errs = append(errs, s.transport.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Shutdown releases all holds, and then closes as Close does. Until ctx is over it waits for the replies.
+func (l *Locks) Shutdown(ctx context.Context) error {
+	var errs []error
+	for _, h := range l.holds.list() {
+		if err := h.Unlock(ctx); !errors.Is(err, ErrNotHeld) {
+			errs = append(errs, err)
 		}
-		return a.attempt()
-	})
-	if err != nil && a.isOpen() {
-		a.giveUp()
-	} else {
-		a.forget()
 	}
-	if err != nil {
-		return nil, err
-	}
-	return newHold(ctx, r, o, l, a.granted, oneServer), nil
+	return errors.Join(append(errs, l.Close())...)
 }
 
-func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
+func (s *server) check(*Request) error { return s.problem }
+
+func (s *server) acquire(ctx context.Context, r *Request, try bool) (keeper, owner, grant, error) {
 	o := r.owner()
-	is, err := l.ask(ctx, "adoption", o, l.retryEnd(), o.refresh(r.mode, r.settings.ttl))
-	if err == nil && is.number == 0 || errors.Is(err, ErrWrongMode) {
-		err = notHeld(r.mode)
+	got, isOpen, err := s.request(ctx, o, o.lock(r.mode, r.settings), r.settings, try)
+	if err != nil && isOpen {
+		s.deliver(ctx, o.end(0), refuseFor)
 	}
-	if err != nil {
-		return nil, err
-	}
-	is.late = false // a copy that comes late gives nothing
-	return newHold(ctx, r, o, l, is, oneServer), nil
+	return s, o, got, err
 }
 
-func (l *Locks) releaseToken(ctx context.Context, r *Request) (int, error) {
+func (s *server) adopt(ctx context.Context, r *Request) (keeper, owner, grant, error) {
 	o := r.owner()
-	released, err := l.ask(ctx, "release", o, l.retryEnd(), o.releaseInAnyMode())
+	got, err := s.ask(ctx, r.keys, s.settings.retryFor, o.adopt(r.mode, r.settings.ttl))
+	if err == nil && got.number == 0 || errors.Is(err, ErrWrongMode) {
+		err = notHeld(r.keys, r.mode)
+	}
+	return s, o, grant{got.number, got.sent}, err
+}
+
+func (s *server) release(ctx context.Context, r *Request) (int, error) {
+	released, err := s.ask(ctx, r.keys, s.settings.retryFor, r.owner().end(0))
 	return int(released.number), err
 }
 
-func (b *base) retryEnd() time.Time { return time.Now().Add(b.settings.retryFor) }
-
-// reply is the answer to a command that may have been sent several times.
-type reply struct {
-	number int64   // such as a fence
-	sent   instant // before the copy was sent that was answered, or the command from which the ttl counts
-	// late is set when a copy had no answer: it may still be carried out. The end of what it may give is that of an
-	// acquisition that is given up.
-	late bool
+// follow keeps a channel open, where its end tells of another primary.
+func (s *server) follow(key string) {
+	if s.topology.Failover && s.closing.Err() == nil {
+		s.listener.channel(key, true)
+	}
 }
 
-// ask sends a command until it is answered, ctx is over, or the time has ended.
-func (l *Locks) ask(ctx context.Context, what string, o owner, end time.Time, w words) (reply, error) {
-	return l.repeat(ctx, what, o, end, func(ctx context.Context, limit time.Time) (int64, error) {
-		return l.askOnce(ctx, limit, o, w)
-	})
-}
-
-func (l *Locks) askOnce(ctx context.Context, limit time.Time, o owner, w words) (int64, error) {
-	answers, err := l.servers.send(ctx, limit, o.keys[0], w)
+// extend sends an extension, and waits for replicas if it has to.
+func (s *server) extend(ctx context.Context, until time.Time, o owner, e extension) (answer, error) {
+	replicas := e.wanted.minReplicas
+	if replicas == 0 {
+		return s.number(ctx, until, o.extend(e.ttl, e.fence, true))
+	}
+	// WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would write
+	// nothing, and any replica would do.
+	call := o.extend(e.ttl+time.Millisecond, e.fence, true)
+	call.Then = []any{"WAIT", replicas, milliseconds(e.wanted.replicaTimeout)}
+	got := answer{sent: sending()}
+	extended, acknowledged, err := s.try(ctx, until.Add(e.wanted.replicaTimeout), call)
 	if err != nil {
-		return 0, err
+		return got, err
 	}
-	return answers[0].Int64()
+	if got.number, err = asNumber(extended); err != nil || got.number == 0 {
+		return got, err
+	}
+	number, err := asNumber(acknowledged)
+	if err == nil && number < int64(replicas) {
+		err = failure(ErrTooFewReplicas, o.names, plain(fmt.Sprintf("%d of %d replicas acknowledged", number, replicas)))
+	}
+	return got, err
 }
 
-func (l *Locks) extend(ctx context.Context, limit time.Time, o owner, r renewal) (int64, error) {
-	return l.askOnce(ctx, limit, o, o.extend(r.ttl, r.fence))
-}
-
-// mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
-// asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
-func (l *Locks) mayRelease(ctx context.Context, limit time.Time, keys []string, mode Mode) error {
-	kind := mode
-	if len(keys) > 1 {
-		kind = "several keys"
+func (s *server) end(ctx context.Context, o owner, fence int64, after time.Duration) (bool, error) {
+	call, whole, most := o.end(fence), int64(len(o.keys)), refuseFor
+	if after > 0 {
+		call, whole, most = o.extend(after, fence, false), 1, after
 	}
-	if _, ok := l.permitted.Load(kind); ok {
-		return nil
+	var got answer
+	err := ctx.Err()
+	if err == nil {
+		got, err = s.ask(ctx, o.names, s.settings.retryFor, call)
 	}
-	o := owner{keys: keys, token: newToken(), given: true}
-	commands := append(o.cancel(), o.release(mode, noFence), o.releaseInAnyMode("FENCE", noFence))
-	answers, err := l.servers.send(ctx, limit, keys[0], commands...)
-	if err != nil {
-		return err
+	if errors.Is(err, ErrNoAnswer) || err != nil && ctx.Err() != nil {
+		s.deliver(ctx, call, most)
 	}
-	for _, answer := range answers {
-		if hasCode(answer.Err(), "NOPERM") {
-			return answer.Err()
-		}
-	}
-	l.permitted.Store(kind, true)
-	return nil
-}
-
-// Close ends renewals and closes all connections. Requests that wait end with ErrClosed. It lets requests that
-// were given up get off the server first, for at most the time of RetryFor. It releases nothing: holds that are still
-// there are no longer renewed, and lost at the end of their ttl. They may still be released, over the program's
-// client.
-func (l *Locks) Close() error {
-	l.close()
-	return l.servers.close()
-}
-
-// tasks counts what goes on: acquisitions, and what is sent in the background.
-type tasks struct{ count atomic.Int64 }
-
-func (t *tasks) run(task func()) {
-	t.count.Add(1)
-	go func() {
-		defer t.count.Add(-1)
-		task()
-	}()
-}
-
-// wait waits until nothing goes on, for at most the time. It looks now and then: it is for the end of a program.
-func (t *tasks) wait(most time.Duration) {
-	for end := time.Now().Add(most); t.count.Load() > 0 && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
+	// The server does not remember the end of a token of the program's: of two copies the second finds nothing.
+	return got.number == whole || o.given && !got.alone, err
 }

@@ -2,8 +2,12 @@ package slock
 
 import (
 	"cmp"
+	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
 	"time"
 )
 
@@ -19,8 +23,7 @@ const (
 	Read Mode = "read"
 )
 
-// Option is an option of New or NewQuorum. Each RequestOption is one too: it sets the default of all
-// requests.
+// Option is an option of New or NewQuorum. Each RequestOption is one too: it sets the default of all requests.
 type Option interface {
 	apply(*settings)
 }
@@ -42,8 +45,10 @@ type requestSettings struct {
 	hasLimit       bool
 	metadata       string
 	noRenewal      bool
-	longestLease   time.Duration
+	maxHold        time.Duration
+	atLeast        time.Duration
 	token          string
+	hasToken       bool
 	minReplicas    int
 	replicaTimeout time.Duration
 	label          string
@@ -51,32 +56,25 @@ type requestSettings struct {
 
 type settings struct {
 	request                requestSettings
-	waiting                waiting
-	strategy               Strategy
+	prefix                 string
 	retryFor, retryWaitFor time.Duration
 	hooks                  Hooks
 	log                    *slog.Logger
 
 	// of a Quorum
+	strategy    Strategy
 	driftFactor float64
 	nodeTimeout time.Duration
 	failFast    bool
 }
 
-type waiting int
-
-const (
-	byNotify waiting = iota
-	byBlocking
-	byPolling
-)
-
 func newSettings(options []Option) settings {
 	s := settings{
-		request:      requestSettings{ttl: 10 * time.Second, replicaTimeout: time.Second},
+		request:      requestSettings{ttl: 10 * time.Second, replicaTimeout: time.Second, metadata: processName()},
 		retryFor:     3 * time.Second,
 		retryWaitFor: time.Minute,
 		log:          slog.Default(),
+		strategy:     ExponentialPause(20*time.Millisecond, 250*time.Millisecond, -1),
 		driftFactor:  0.01,
 	}
 	for _, option := range options {
@@ -85,80 +83,91 @@ func newSettings(options []Option) settings {
 	return s
 }
 
+// processName is the metadata of requests that have none: it tells an operator where to look for the owner.
+func processName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("host=%s pid=%d", host, os.Getpid())
+}
+
 // leastTTL is the shortest ttl. A hold counts as valid for a little more than 1 ms less.
 const leastTTL = 2 * time.Millisecond
 
-// TTL sets how long a hold lives without a renewal: 2 ms or more. The server counts in milliseconds; a
-// fraction counts as a whole one. The default is 10 seconds.
+// TTL sets how long a hold lives without a renewal: 2 ms or more. The server counts in milliseconds; a fraction counts
+// as a whole one. The default is 10 seconds.
 func TTL(ttl time.Duration) RequestOption { return func(s *requestSettings) { s.ttl = ttl } }
 
-// Wait sets how long Lock waits at most. A deadline of the context ends the wait too, whichever comes first.
-// Without either, Lock waits until the lock is granted. A wait of zero asks once.
+// Wait sets how long Lock waits at most. A deadline of the context ends the wait too, whichever comes first. Without
+// either, Lock waits until the lock is granted. With a wait of zero, Lock sends the request once.
 func Wait(wait time.Duration) RequestOption {
 	return func(s *requestSettings) { s.wait, s.hasWait = wait, true }
 }
 
-// Limit lets at most n readers hold the lock at once: a semaphore of n permits, 1 or more. It is for reading
-// only. Give all requests for a key the same limit.
+// Limit lets at most n readers hold the lock at once: a semaphore of n permits, 1 or more. It is for reading only. Give
+// all requests for a key the same limit.
 func Limit(n int) RequestOption { return func(s *requestSettings) { s.limit, s.hasLimit = n, true } }
 
-// Metadata sets a text of at most 1024 bytes that SLOCK.INFO key FULL shows with the hold and while it waits.
+// Metadata sets a text of at most 1024 bytes that SLOCK.INFO key FULL shows with the hold and while it waits. The
+// default names the host and the process.
 func Metadata(text string) RequestOption { return func(s *requestSettings) { s.metadata = text } }
 
 // NoRenewal turns the watchdog off: the hold ends a ttl after the grant, unless Extend is called.
 func NoRenewal() RequestOption { return func(s *requestSettings) { s.noRenewal = true } }
 
-// LongestLease ends the hold so long after the grant, however often it is renewed or extended: it is lost then. So a
-// program that is stuck does not hold for ever.
-func LongestLease(lease time.Duration) RequestOption {
-	return func(s *requestSettings) { s.longestLease = lease }
+// MaxHold sets the maximum hold time: the hold is lost so long after the grant, and renewals cannot exceed it. So a
+// program that is stuck does not hold the lock for ever.
+func MaxHold(most time.Duration) RequestOption { return func(s *requestSettings) { s.maxHold = most } }
+
+// AtLeast keeps the lock for so long after the grant, even if the hold is released earlier: the release then only ends
+// the renewal. It is for jobs that start on several machines whose clocks differ, and must run once.
+func AtLeast(least time.Duration) RequestOption {
+	return func(s *requestSettings) { s.atLeast = least }
 }
 
-// Token sets the owner's identity, of 1 to 255 bytes, for handing a hold over (Hold.HandOver and Request.Adopt).
-// Without it each use of a request takes 128 random bits. Two acquisitions of one key by one token are one hold for
-// the server, and the program's own affair; different keys are safe.
-func Token(token string) RequestOption { return func(s *requestSettings) { s.token = token } }
+// Token sets the owner token, of 1 to 255 bytes. Without it each acquisition draws 128 random bits. Give all locks of
+// one task the same token, and the server refuses a wait that would be a deadlock of tasks. Two acquisitions of one key
+// by one token are one hold for the server. If a command without a reply arrives late, it may take the lock again for
+// its ttl: with a drawn token, the server refuses it.
+func Token(token string) RequestOption {
+	return func(s *requestSettings) { s.token, s.hasToken = token, true }
+}
 
-// MinReplicas lets a hold count only when n replicas have confirmed it within the timeout. Otherwise it is
-// released, and the error is ErrTooFewReplicas. A Quorum ignores it.
+// MinReplicas lets a hold count only if n replicas acknowledge it within the timeout, at the grant and at each renewal.
+// At the grant the lock is otherwise released, and the error is ErrTooFewReplicas. A Quorum ignores it.
 func MinReplicas(n int, timeout time.Duration) RequestOption {
 	return func(s *requestSettings) { s.minReplicas, s.replicaTimeout = n, timeout }
 }
 
-// Label sets the name under which hooks hear of the request. The default is the first key.
+// Label sets the name of the request for hooks. The default is the first key.
 func Label(label string) RequestOption { return func(s *requestSettings) { s.label = label } }
 
-// WaitByNotify lets all waits share one connection (in a cluster: one for each node), which SSUBSCRIBEs to a
-// channel. This is the default. Where the user may not subscribe, waits block instead.
-func WaitByNotify() Option { return locksOption(func(s *settings) { s.waiting = byNotify }) }
+// Prefix is put before each key that is sent, and taken off in Info and Queues.
+func Prefix(prefix string) Option { return locksOption(func(s *settings) { s.prefix = prefix }) }
 
-// WaitByBlocking gives each wait a connection of its own, apart from the pool of the client.
-func WaitByBlocking() Option { return locksOption(func(s *settings) { s.waiting = byBlocking }) }
-
-// WaitByPolling asks again and again. Nobody is served in order then.
-func WaitByPolling(strategy Strategy) Option {
-	return locksOption(func(s *settings) { s.waiting, s.strategy = byPolling, strategy })
-}
-
-// RetryFor sets how long a command is sent again while no answer to a call has come at all. The default is 3
-// seconds: then Lock ends with the error, whatever its wait. TryLock, Adopt, Extend and Release end then too.
+// RetryFor sets how long a call goes on while no reply comes at all. The default is 3 seconds: then it ends with
+// ErrNoAnswer, whatever its wait.
 func RetryFor(duration time.Duration) Option {
 	return locksOption(func(s *settings) { s.retryFor = duration })
 }
 
-// RetryWaitFor sets how long a request that waits survives an outage, without any contact to the server. The
+// RetryWaitFor sets how long a request that waits survives an outage after the server has replied to it once. The
 // default is a minute.
 func RetryWaitFor(duration time.Duration) Option {
 	return locksOption(func(s *settings) { s.retryWaitFor = duration })
 }
 
-// WithHooks sets what hears of waits, holds and losses.
+// WithHooks sets functions that are called when a lock is granted, released or lost.
 func WithHooks(hooks Hooks) Option { return locksOption(func(s *settings) { s.hooks = hooks }) }
 
 // WithLogger sets where to log, instead of slog.Default. See the README for what is logged.
 func WithLogger(logger *slog.Logger) Option {
 	return locksOption(func(s *settings) { s.log = cmp.Or(logger, slog.Default()) })
 }
+
+// Poll sets the pauses between the attempts of a Quorum. The default is random pauses of 10 to 250 ms.
+func Poll(strategy Strategy) Option { return locksOption(func(s *settings) { s.strategy = strategy }) }
 
 // NodeTimeout sets how long a Quorum waits for one node. The default is a twentieth of the ttl, at least 50 ms and at
 // most RetryFor. It is always less than the ttl.
@@ -172,15 +181,42 @@ func DriftFactor(factor float64) Option {
 	return locksOption(func(s *settings) { s.driftFactor = factor })
 }
 
-// FailFast ends an attempt of a Quorum as soon as the majority cannot be reached any more, without the answers of
-// the other nodes.
+// FailFast ends an attempt of a Quorum as soon as the majority is out of reach, without the replies of the other nodes.
 func FailFast() Option { return locksOption(func(s *settings) { s.failFast = true }) }
+
+// Strategy says how a quorum tries again: it gives the pause before the further attempt n, counted from 0, or false if
+// there is none.
+type Strategy func(n int) (pause time.Duration, more bool)
+
+// ConstantPause tries again after each pause, for at most so many further attempts; a negative number is no limit.
+func ConstantPause(pause time.Duration, attempts int) Strategy {
+	return func(n int) (time.Duration, bool) { return pause, attempts < 0 || n < attempts }
+}
+
+// ExponentialPause tries again after pauses that begin with first and double up to most, for at most so many further
+// attempts; a negative number is no limit. Each pause is shortened by a random part of up to a half, so that contenders
+// do not try in step.
+func ExponentialPause(first, most time.Duration, attempts int) Strategy {
+	return func(n int) (time.Duration, bool) {
+		pause := min(first<<min(n, 30), max(first, most))
+		return pause/2 + rand.N(pause/2+1), attempts < 0 || n < attempts
+	}
+}
+
+var (
+	// afterErrors has the pauses after errors that pass.
+	afterErrors = ExponentialPause(10*time.Millisecond, time.Second, -1)
+	// polling has the pauses of a request that cannot wait by a message.
+	polling = ExponentialPause(20*time.Millisecond, time.Second, -1)
+)
 
 // check says what is wrong with the settings of a request, before anything is sent.
 func (s *requestSettings) check(keys []string, mode Mode) error {
 	switch {
 	case len(keys) == 0 || len(keys) > 1024:
 		return invalid("a request needs 1 to 1024 keys, not %d", len(keys))
+	case slices.Contains(keys, ""):
+		return invalid("a key must not be empty")
 	case s.ttl < leastTTL:
 		return tooShort(s.ttl)
 	case s.hasWait && s.wait < 0:
@@ -191,10 +227,10 @@ func (s *requestSettings) check(keys []string, mode Mode) error {
 		return invalid("a limit is for reading only")
 	case len(s.metadata) > 1024:
 		return invalid("the metadata must have at most 1024 bytes, not %d", len(s.metadata))
-	case len(s.token) > 255:
-		return invalid("the token must have at most 255 bytes, not %d", len(s.token))
-	case s.longestLease < 0:
-		return invalid("the longest lease must be positive, not %s", s.longestLease)
+	case s.hasToken && (s.token == "" || len(s.token) > 255):
+		return invalid("the owner token must have 1 to 255 bytes, not %d", len(s.token))
+	case s.maxHold < 0 || s.atLeast < 0:
+		return invalid("the times of MaxHold and AtLeast must not be negative, not %s and %s", s.maxHold, s.atLeast)
 	case s.minReplicas < 0:
 		return invalid("the number of replicas must not be negative, not %d", s.minReplicas)
 	case s.minReplicas > 0 && s.replicaTimeout <= 0:

@@ -4,383 +4,331 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
-	"sync"
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
-// This file has locks on several independent servers: N Locks, and arithmetic.
+// This file has locks on several independent servers: N servers, and arithmetic. The algorithm is that of redsync and of
+// the Redis documentation ("Distributed Locks with Redis").
 
-// Quorum takes locks on several independent servers: a hold counts while a majority of them has it, so that
-// it outlives the loss of a minority. It polls, because no server knows of the others. All methods may be
-// called by several goroutines at once. Close it when the program ends.
-type Quorum struct {
-	base
-	nodes []*Locks
+// NodeReply is the reply of one node of a quorum.
+type NodeReply struct {
+	// Node is the address of the node.
+	Node string
+	// Granted is whether the node granted, extended or released the hold. If not, and without an Err, others have the
+	// lock there.
+	Granted bool
+	// Err is what went wrong, if anything.
+	Err error
 }
 
-// NewQuorum makes a Quorum from clients of independent servers: not from replicas or nodes of one another.
-// Their number should be odd. It sends nothing. The clients stay the caller's.
-//
-// Options are the defaults of all requests (such as TTL), WaitByPolling, WithHooks, WithLogger, NodeTimeout,
-// DriftFactor and FailFast. Without WaitByPolling the pauses between attempts are random, of 10 to 250 ms.
-func NewQuorum(clients []redis.UniversalClient, options ...Option) *Quorum {
-	s := newSettings(options)
-	if s.waiting != byPolling {
-		s.waiting, s.strategy = byPolling, ExponentialPause(20*time.Millisecond, 250*time.Millisecond)
+func (r NodeReply) String() string {
+	switch {
+	case r.Err != nil:
+		return r.Node + ": " + r.Err.Error()
+	case r.Granted:
+		return r.Node + ": granted"
 	}
-	q := &Quorum{}
-	q.init(q, s)
-	s.hooks, s.log = Hooks{}, slog.New(slog.DiscardHandler) // the loss at one node is no loss
-	for _, client := range clients {
-		q.nodes = append(q.nodes, newLocks(client, s))
-	}
-	return q
+	return r.Node + ": refused"
 }
 
-// Close stops the watchdog. It lets requests that were given up, and releases that were begun, get to the
-// servers first, for at most the time of RetryFor. It releases nothing: holds that are still there are no
-// longer renewed.
-func (q *Quorum) Close() error {
-	q.close()
-	closed := make(chan error, len(q.nodes))
-	for _, n := range q.nodes {
-		go func() { closed <- n.Close() }()
-	}
-	var err error
-	for range q.nodes {
-		err = errors.Join(err, <-closed)
-	}
-	return err
+// NewQuorumWith makes a Locks over Transports of independent servers. NewQuorum does that for clients of go-redis.
+func NewQuorumWith(transports []Transport, options ...Option) *Locks {
+	l := newLocks(transports, options)
+	q := &quorum{l.servers, &l.settings, l.closing}
+	l.backend, l.counted = q, q.counted
+	return l
 }
 
-func (q *Quorum) drift() drift {
-	return drift{factor: q.settings.driftFactor, fixed: 2 * time.Millisecond}
+type quorum struct {
+	nodes    []*server
+	settings *settings
+	closing  context.Context
 }
 
-// nodeTimeout is how long to wait for one node: by default no longer than RetryFor, also with a long ttl.
-func (q *Quorum) nodeTimeout(ttl time.Duration) time.Duration {
-	timeout := max(q.settings.nodeTimeout, 0)
-	return min(cmp.Or(timeout, min(max(ttl/20, 50*time.Millisecond), q.settings.retryFor)), ttl*9/10)
+func (q *quorum) follow(string) {}
+
+// counted is the part of a ttl that counts for the validity.
+func (q *quorum) counted(ttl time.Duration) time.Duration {
+	return ttl - time.Duration(float64(ttl)*q.settings.driftFactor) - 2*time.Millisecond
 }
 
-func (q *Quorum) check(r *Request) error {
-	if len(q.nodes) == 0 {
-		return invalid("a quorum needs servers")
+func (q *quorum) check(r *Request) error {
+	if f := q.settings.driftFactor; len(q.nodes) == 0 || f < 0 || f >= 1 || q.counted(r.settings.ttl) <= 0 {
+		return invalid("a quorum needs servers, a drift factor of at least 0 and less than 1, and a ttl above 2 ms and "+
+			"the drift, not %d servers, %g and %s", len(q.nodes), f, r.settings.ttl)
 	}
 	for _, n := range q.nodes {
-		if err := n.servers.check(); err != nil {
-			return err
+		if n.problem != nil {
+			return n.problem
 		}
-	}
-	if f := q.settings.driftFactor; f < 0 || f >= 1 {
-		return invalid("the drift factor must be 0 or more and less than 1, not %g", f)
-	}
-	if q.drift().counted(r.settings.ttl) <= 0 {
-		return invalid("the ttl must be more than 2 ms and the drift, not %s", r.settings.ttl)
 	}
 	return nil
 }
 
-func (q *Quorum) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
-	var v *votes
-	a := q.acquisition(ctx, r.keys, &r.settings, once)
-	err := a.run(func() (err error) {
-		v, err = q.attempt(ctx, r)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return v.hold(ctx), nil
-}
+// tally is the replies of all nodes. Those that have not replied have errSilent.
+type tally []NodeReply
 
-// attempt asks all nodes once, with a token of its own.
-func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, error) {
-	v, ttl, isEnough := q.votes(r), r.settings.ttl, (*QuorumError).isGranted
-	if q.settings.failFast {
-		isEnough = (*QuorumError).isDecided
-	}
-	got := v.ask(ctx, ttl, isEnough, v.acquire(ttl))
-	if got.isGranted() && now().sub(v.sent) < q.drift().counted(ttl) {
-		return v, nil // the other nodes may still grant
-	}
-	v.end()
-	// It waits, because the next attempt would find what this one holds.
-	v.ask(ctx, ttl, (*QuorumError).isWhole, v.releaseOne)
-	return nil, got.missed()
-}
-
-func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
-	v := q.votes(r)
-	got := v.ask(ctx, r.settings.ttl, (*QuorumError).isWhole, func(n *vote) (bool, error) {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		granted, err := v.take(n, n.locks.retryEnd(), v.owner.refresh(r.mode, r.settings.ttl), func(int64) {})
-		if errors.Is(err, ErrWrongMode) {
-			return false, nil
-		}
-		n.doubt = n.doubt || err != nil // the token may hold the lock there
-		return granted, err
-	})
-	if got.isGranted() {
-		return v.hold(ctx), nil
-	}
-	v.end()
-	if got.isRefusal() {
-		return nil, notHeld(r.mode)
-	}
-	return nil, cmp.Or(ctx.Err(), got.missed())
-}
-
-func (q *Quorum) releaseToken(ctx context.Context, r *Request) (int, error) {
-	v := q.votes(r)
-	defer v.end()
-	got := v.ask(ctx, r.settings.ttl, (*QuorumError).isWhole, func(n *vote) (bool, error) {
-		released, err := n.locks.releaseToken(context.Background(), r)
-		return released > 0, err
-	})
-	return got.count(NodeAnswer.isGrant), ctx.Err()
-}
-
-func (a NodeAnswer) isGrant() bool   { return a.Granted }
-func (a NodeAnswer) isRefusal() bool { return !a.Granted && a.Err == nil }
-func (a NodeAnswer) isSilent() bool  { return a.Err == errNoAnswer }
-func (a NodeAnswer) isFinal() bool   { return a.Err != nil && !isTemporary(a.Err) }
-
-// count is at how many nodes the answer is so.
-func (e *QuorumError) count(is func(NodeAnswer) bool) (n int) {
-	for _, a := range e.Answers {
-		if is(a) {
+func (t tally) count(is func(r NodeReply) bool) (n int) {
+	for _, r := range t {
+		if is(r) {
 			n++
 		}
 	}
 	return n
 }
 
-func (e *QuorumError) isGranted() bool { return e.count(NodeAnswer.isGrant) >= e.Needed }
-
-// most is how many nodes may fail to grant.
-func (e *QuorumError) most() int { return len(e.Answers) - e.Needed }
-
-// isRefusal tells whether others have the lock at so many nodes that there can be no majority, whatever the
-// other nodes say.
-func (e *QuorumError) isRefusal() bool { return e.count(NodeAnswer.isRefusal) > e.most() }
-
-// isCertain tells that a majority has granted, or that others have the lock.
-func (e *QuorumError) isCertain() bool { return e.isGranted() || e.isRefusal() }
-
-// isDecided tells that a majority has granted, or that it is out of reach.
-func (e *QuorumError) isDecided() bool {
-	failed := len(e.Answers) - e.count(NodeAnswer.isGrant) - e.count(NodeAnswer.isSilent)
-	return e.isGranted() || failed > e.most()
+// isGranted tells whether a majority granted.
+func (t tally) isGranted() bool {
+	return t.count(func(r NodeReply) bool { return r.Granted }) > len(t)/2
 }
 
-// isWhole waits for all nodes.
-func (e *QuorumError) isWhole() bool { return false }
+// isRefused tells whether others have the lock at so many nodes that there can be no majority, whatever the others say.
+func (t tally) isRefused() bool {
+	return t.count(func(r NodeReply) bool { return !r.Granted && r.Err == nil }) > (len(t)-1)/2
+}
 
-// mayHelp tells whether another attempt may end otherwise: not where a majority of nodes gives errors that
-// last.
-func (e *QuorumError) mayHelp() bool { return e.count(NodeAnswer.isFinal) < e.Needed }
+// isLost tells whether a majority is out of reach.
+func (t tally) isLost() bool {
+	return t.count(func(r NodeReply) bool { return !r.Granted && !errors.Is(r.Err, errSilent) }) > (len(t)-1)/2
+}
 
-// missed is the error of a call that needs a majority.
-func (e *QuorumError) missed() error { return &failure{kind: ErrQuorumMissed, cause: e} }
+// isFinal tells whether a majority of nodes gives errors that last.
+func (t tally) isFinal() bool {
+	return t.count(func(r NodeReply) bool { return r.Err != nil && !passes(r.Err) }) > len(t)/2
+}
+
+func (t tally) isCertain() bool { return t.isGranted() || t.isRefused() }
+
+// missed is the error of a call that got no majority.
+func (t tally) missed(keys []string, waited time.Duration, ended error) error {
+	kind := ErrQuorumMissed
+	if t.isRefused() {
+		kind = ErrTimedOut
+	}
+	failed := failure(kind, keys, func() string {
+		return fmt.Sprintf("no majority of %d nodes after %s", len(t), waited.Round(time.Millisecond))
+	}, ended)
+	failed.Nodes = t
+	return failed
+}
+
+func (q *quorum) acquire(ctx context.Context, r *Request, try bool) (keeper, owner, grant, error) {
+	var v *votes
+	var last tally
+	a := newAcquisition(ctx, q.closing, q.settings, r.settings, try)
+	a.polling = q.settings.strategy
+	a.failed = func(bool) error { return last.missed(r.keys, time.Since(a.began), overErr(ctx)) }
+	a.send = func() (grant, error) {
+		v = q.votes(r)
+		got := v.attempt(ctx)
+		if last == nil || ctx.Err() == nil || got.isRefused() {
+			last = got // one that was cut short may tell less than the one before
+		}
+		a.last = nil
+		switch isRefused := got.isRefused(); {
+		case got.isGranted():
+			return grant{0, v.sent}, nil
+		case isRefused && try:
+			return grant{}, failure(ErrNotAcquired, r.keys, plain("the lock is held"))
+		case ctx.Err() == nil && (a.once || got.isFinal()):
+			return grant{}, a.failed(false)
+		case isRefused:
+			a.contact = time.Now()
+		default:
+			a.last = errSilent
+		}
+		return grant{}, errPoll
+	}
+	got, err := a.run()
+	return v, v.owner, got, err
+}
+
+func (q *quorum) adopt(ctx context.Context, r *Request) (keeper, owner, grant, error) {
+	v := q.votes(r)
+	got := v.ask(ctx, r.settings.ttl, all, func(ctx context.Context, n *vote) (bool, error) {
+		return n.take(ctx, v.owner.adopt(r.mode, r.settings.ttl))
+	})
+	err := error(notHeld(r.keys, r.mode))
+	switch {
+	case got.isGranted():
+		err = nil
+	case ctx.Err() != nil:
+		err = ended(ctx)
+	case !got.isRefused():
+		err = got.missed(r.keys, now()-v.sent, nil)
+	}
+	return v, v.owner, grant{0, v.sent}, err
+}
+
+func (q *quorum) release(ctx context.Context, r *Request) (int, error) {
+	v := q.votes(r)
+	got := v.ask(ctx, r.settings.ttl, all, v.release)
+	if ctx.Err() != nil {
+		return 0, ended(ctx)
+	}
+	return got.count(func(r NodeReply) bool { return r.Granted }), nil
+}
 
 // votes are what the nodes gave one owner: the keeper of a hold.
 type votes struct {
-	quorum  *Quorum
+	quorum  *quorum
 	request *Request
 	owner   owner
-	sent    instant // before the first command was sent
+	sent    time.Duration // before the first command was sent
 	nodes   []vote
-
-	ctx context.Context // done when the hold is not wanted any more: then no node is asked for it
-	end context.CancelFunc
 }
 
-// vote is what one node gave. As long as the hold is wanted, what had no answer there is not given up: its late end could
-// remove what the node grants the same token after that, and the node would refuse the token.
+// vote is what one node gave.
 type vote struct {
-	locks *Locks
-	lease atomic.Pointer[lease]
-	asked atomic.Bool // it is being asked to grant
-
-	mu    sync.Mutex // held while the node is asked; who holds it may change the rest
-	doubt bool       // something may be left there that is not in the lease
+	server  *server
+	isAsked atomic.Bool  // a command that asks for the lock is on its way
+	fence   atomic.Int64 // 0: none
 }
 
-func (q *Quorum) votes(r *Request) *votes {
-	v := &votes{quorum: q, request: r, owner: r.owner(), sent: now(), nodes: make([]vote, len(q.nodes))}
-	for i, l := range q.nodes {
-		v.nodes[i].locks = l
+func (q *quorum) votes(r *Request) *votes {
+	v := &votes{quorum: q, request: r, owner: r.owner(), sent: sending(), nodes: make([]vote, len(q.nodes))}
+	for i, n := range q.nodes {
+		v.nodes[i].server = n
 	}
-	v.ctx, v.end = context.WithCancel(q.ending)
 	return v
-}
-
-// hold is the hold that a majority gave.
-func (v *votes) hold(ctx context.Context) *Hold {
-	return newHold(ctx, v.request, v.owner, v, reply{sent: v.sent}, v.quorum.drift())
-}
-
-// ask asks all nodes at once. It gives the answers that came until they were enough, ctx was over, or the timeout for
-// nodes. What has no answer by then stays under way.
-func (v *votes) ask(
-	ctx context.Context, ttl time.Duration, isEnough func(*QuorumError) bool, node func(n *vote) (bool, error),
-) *QuorumError {
-	q, got := v.quorum, &QuorumError{Needed: len(v.nodes)/2 + 1}
-	until := time.Now().Add(q.nodeTimeout(ttl) * 11 / 10) // a node may say itself that its time is over
-	came := make(chan func(), len(v.nodes))
-	ending := q.ending.Done()
-	if v.ctx.Err() != nil {
-		ending = nil // a release goes on when the Quorum is closed
-	}
-	for i := range v.nodes {
-		n := &v.nodes[i]
-		got.Answers = append(got.Answers, NodeAnswer{Node: n.locks.servers.name(), Err: errNoAnswer})
-		q.background.run(func() {
-			granted, err := node(n)
-			var f *failure
-			if errors.As(err, &f) && f.kind == ErrTimedOut { // of the node: that of the wait is another
-				err = cmp.Or(f.cause, errNoAnswer)
-			}
-			came <- func() { got.Answers[i].Granted, got.Answers[i].Err = granted, err }
-		})
-	}
-	for range v.nodes {
-		note, err := await(ctx, came, until, nil, ending)
-		if err != nil {
-			break
-		}
-		if note(); isEnough(got) {
-			break
-		}
-	}
-	return got
-}
-
-// acquire asks a node for as long as the ttl; when the hold is extended after that, the node is asked again. So a node
-// that is slow may follow as long as the hold is wanted.
-func (v *votes) acquire(ttl time.Duration) func(n *vote) (bool, error) {
-	end, mode, settings := time.Now().Add(ttl), v.request.mode, v.request.settings
-	settings.ttl = ttl
-	return func(n *vote) (bool, error) {
-		if n.asked.Swap(true) {
-			return false, errNoAnswer
-		}
-		defer n.asked.Store(false)
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if is := n.lease.Load(); is != nil && is.state == live {
-			return true, nil
-		}
-		return v.take(n, end, v.owner.lock(mode, &settings), func(fence int64) {
-			_, _ = n.locks.askOnce(context.Background(), n.locks.retryEnd(), v.owner, v.owner.release(mode, fence))
-		})
-	}
-}
-
-// take asks a node by a command that gives a fence, or 0. It tells of a fence that comes when the hold is not wanted any
-// more.
-func (v *votes) take(n *vote, end time.Time, w words, unwanted func(fence int64)) (bool, error) {
-	l, o, mode := n.locks, v.owner, v.request.mode
-	r, err := l.repeat(v.ctx, "lock", o, end, func(ctx context.Context, limit time.Time) (int64, error) {
-		return within(ctx, limit, func() (int64, error) {
-			if err := l.mayRelease(ctx, limit, o.keys, mode); err != nil {
-				return 0, err
-			}
-			fence, err := l.askOnce(context.Background(), limit, o, w)
-			if fence > 0 && ctx.Err() != nil {
-				unwanted(fence)
-			}
-			return fence, err
-		})
-	})
-	n.doubt = n.doubt || r.late
-	if r.number > 0 {
-		// The quorum knows until when it is valid: a node that was silent for long is asked whether it has it.
-		n.lease.Store(&lease{mode: mode, fence: r.number, ttl: v.request.settings.ttl, until: now().add(longestWait)})
-	}
-	return r.number > 0, err
 }
 
 func (v *votes) fences() []int64 {
 	fences := make([]int64, len(v.nodes))
 	for i := range v.nodes {
-		if is := v.nodes[i].lease.Load(); is != nil && is.state == live {
-			fences[i] = is.fence
-		}
+		fences[i] = v.nodes[i].fence.Load()
 	}
 	return fences
 }
 
-// extend counts the nodes that still have the hold. Where it is gone, or never was, it is asked for anew after that,
-// with the same token, because a majority has it.
-func (v *votes) extend(ctx context.Context, _ time.Time, o owner, r renewal) (int64, error) {
-	end := time.Now().Add(v.quorum.nodeTimeout(r.ttl))
-	got := v.ask(ctx, r.ttl, (*QuorumError).isCertain, func(n *vote) (bool, error) {
-		is := n.lease.Load()
-		if is == nil {
-			return false, errNoAnswer // it may be asked to grant for long
+// all waits for all nodes.
+func all(tally) bool { return false }
+
+// ask asks all nodes at once. It gives the replies that came until they were enough, or ctx was over, or the time for
+// nodes. By default that is a twentieth of the ttl, within bounds; a node that has not replied by then may still do so.
+func (v *votes) ask(
+	ctx context.Context, ttl time.Duration, isEnough func(tally) bool,
+	node func(ctx context.Context, n *vote) (bool, error),
+) tally {
+	s := v.quorum.settings
+	timeout := cmp.Or(max(s.nodeTimeout, 0), min(max(ttl/20, 50*time.Millisecond), s.retryFor))
+	limited, end := context.WithTimeout(context.WithoutCancel(ctx), min(timeout, ttl*9/10))
+	context.AfterFunc(limited, end) // its time ends it
+	got, came := make(tally, len(v.nodes)), make(chan func(), len(v.nodes))
+	for i := range v.nodes {
+		n := &v.nodes[i]
+		got[i] = NodeReply{Node: n.server.topology.Name, Err: errSilent}
+		go func() {
+			granted, err := node(limited, n)
+			came <- func() { got[i].Granted, got[i].Err = granted && err == nil, err }
+		}()
+	}
+	for range v.nodes {
+		select {
+		case note := <-came:
+			if note(); !isEnough(got) {
+				continue
+			}
+		case <-ctx.Done():
 		}
-		if is.state == lost {
-			return false, nil // the same
+		break
+	}
+	return slices.Clone(got)
+}
+
+// take sends a node a command that gives a fence or 0, until ctx is over.
+func (n *vote) take(ctx context.Context, call Call) (bool, error) {
+	if n.isAsked.Swap(true) {
+		return false, errSilent // the command before has no reply yet
+	}
+	defer n.isAsked.Store(false)
+	until, _ := ctx.Deadline()
+	got, err := n.server.number(context.WithoutCancel(ctx), until, call)
+	if err == nil {
+		n.fence.Store(got.number)
+	}
+	if word := code(err); word == "WRONGMODE" || word == "NOTHELD" || word == "WRONGTYPE" {
+		n.fence.Store(0)
+		return false, nil
+	}
+	return got.number > 0, err
+}
+
+// attempt asks all nodes once for the lock. Without a majority in time it ends what they gave.
+func (v *votes) attempt(ctx context.Context) tally {
+	ttl, call := v.request.settings.ttl, v.owner.lock(v.request.mode, v.request.settings)
+	isEnough := tally.isGranted
+	if v.quorum.settings.failFast {
+		isEnough = func(t tally) bool { return t.isGranted() || t.isLost() }
+	}
+	got := v.ask(ctx, ttl, isEnough, func(ctx context.Context, n *vote) (bool, error) { return n.take(ctx, call) })
+	if got.isGranted() && now()-v.sent < v.quorum.counted(ttl) {
+		return got // the other nodes may still grant
+	}
+	// It waits, because the next attempt would find what this one holds.
+	v.ask(ctx, ttl, all, v.release)
+	for i := range got {
+		if got[i].Granted { // too late, or too few
+			got[i].Granted, got[i].Err = false, errors.Join(got[i].Err, errTooFew)
 		}
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		is = cmp.Or(n.lease.Load(), is) // none: it was released, and is not asked any more
-		answer, err := n.locks.ask(v.ctx, "extension", o, end, o.extend(r.ttl, is.fence))
-		if err == nil && answer.number == 0 || hasCode(err, "WRONGTYPE") {
-			gone := *is
-			gone.lose(Gone)
-			n.lease.Store(&gone)
-			return false, nil
+	}
+	return got
+}
+
+// errTooFew is the error of a node that granted in vain.
+var errTooFew = errors.New("granted, and released since there was no majority")
+
+// extend counts the nodes that still have the hold with the fence that they gave. All are sent the command that asks for
+// the lock: for the same owner token it extends the hold, and it brings a node back that has lost it.
+func (v *votes) extend(ctx context.Context, _ time.Time, o owner, e extension) (answer, error) {
+	settings := *e.wanted
+	settings.ttl = e.ttl
+	call := o.lock(v.request.mode, &settings)
+	call.Reserved = true
+	sent := sending()
+	got := v.ask(ctx, e.ttl, tally.isCertain, func(ctx context.Context, n *vote) (bool, error) {
+		before := n.fence.Load()
+		_, err := n.take(ctx, call)
+		if code(err) == "GRACE" {
+			return false, nil // it gives no new hold, so it has not got this one
 		}
-		return err == nil, err
+		return before != 0 && n.fence.Load() == before, err
 	})
 	switch {
-	case got.isGranted():
-		v.quorum.background.run(func() { v.ask(v.ctx, r.ttl, (*QuorumError).isWhole, v.acquire(r.ttl)) })
-		return 1, nil
-	case got.isRefusal():
-		return 0, nil
+	case got.isCertain():
+		return answer{number: int64(got.count(func(r NodeReply) bool { return r.Granted && got.isGranted() })), sent: sent}, nil
 	case ctx.Err() != nil:
-		return 0, errLeft
+		return answer{}, errLeft
 	}
-	return 0, got.missed()
+	return answer{}, got.missed(o.names, sending()-sent, nil)
 }
 
-// release releases on all nodes. Those that do not answer in time are asked again in the background, as long as the
-// hold may be there.
-func (v *votes) release(ctx context.Context, _ owner, ending lease) (bool, error) {
-	v.end()
-	if ending.state == lost && v.owner.given {
-		return false, nil
+// end releases on all nodes, or has the hold end after a time.
+func (v *votes) end(ctx context.Context, o owner, _ int64, after time.Duration) (bool, error) {
+	node := v.release
+	if after > 0 {
+		node = func(ctx context.Context, n *vote) (bool, error) { return n.server.end(ctx, o, n.fence.Load(), after) }
 	}
-	got := v.ask(ctx, ending.ttl, (*QuorumError).isCertain, v.releaseOne)
-	if ending.state == lost || got.isCertain() {
-		return ending.state != lost && got.isGranted(), nil
+	got := v.ask(ctx, v.request.settings.ttl, tally.isCertain, node)
+	switch {
+	case got.isCertain():
+		return got.isGranted(), nil
+	case ctx.Err() != nil:
+		return false, ended(ctx)
 	}
-	return false, got.missed()
+	return false, got.missed(o.names, 0, nil)
 }
 
-// releaseOne releases at one node. What was under way there has ended at once, because the hold is not wanted any more.
-func (v *votes) releaseOne(n *vote) (bool, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	is, doubt := n.lease.Swap(nil), n.doubt
-	n.doubt = false
-	if is == nil && !doubt {
-		return false, nil
+// release ends the hold at one node, in the background if the node does not reply in time.
+func (v *votes) release(ctx context.Context, n *vote) (bool, error) {
+	call := v.owner.end(n.fence.Swap(0))
+	until, _ := ctx.Deadline()
+	got, err := n.server.number(context.WithoutCancel(ctx), until, call)
+	if passes(err) {
+		n.server.deliver(ctx, call, refuseFor)
 	}
-	ending := *cmp.Or(is, &lease{mode: v.request.mode, fence: noFence, ttl: v.request.settings.ttl})
-	ending.doubt = doubt
-	if is == nil || is.state == lost {
-		_, _ = n.locks.release(over(), v.owner, ending) // it is not waited for
-		return false, nil
-	}
-	return n.locks.release(context.Background(), v.owner, ending)
+	return got.number > 0, err
 }

@@ -2,38 +2,111 @@ package slock
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
-// This file has holds looked after by the timers of Go's runtime: each is renewed when that is due, and ends when its
-// time is over. What is due at once goes in one pipeline.
+// This file has holds looked after: each has a timer that renews it when that is due, and ends it when its time is over.
 
-// mostSleep is the longest that a timer runs: it stops while the machine sleeps, and the hold may be over when it goes
-// on.
-const mostSleep = time.Second
+const (
+	// longestTimer is how long a timer runs at most: timers stop while the machine sleeps, and the hold may be over by
+	// the time it wakes.
+	longestTimer = time.Second
+	// longHold is after which time a hold without MaxHold is worth a warning.
+	longHold = time.Hour
+)
 
-// setTimer has the hold looked at when that is due. The hold is locked.
-func (h *Hold) setTimer() {
-	sleep := min(h.lease.due().until(), mostSleep)
-	if h.timer == nil {
-		h.timer = time.AfterFunc(sleep, h.look)
-	} else {
-		h.timer.Reset(sleep)
+// holds are those of one Locks.
+type holds struct {
+	mu  sync.Mutex
+	all map[*Hold]struct{}
+}
+
+// list has the holds of now.
+func (w *holds) list() []*Hold {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list := make([]*Hold, 0, len(w.all))
+	for h := range w.all {
+		list = append(list, h)
+	}
+	return list
+}
+
+// watch looks after a new hold.
+func (l *Locks) watch(h *Hold) {
+	l.holds.mu.Lock()
+	l.holds.all[h] = struct{}{}
+	isFirst := len(l.holds.all) == 1
+	l.holds.mu.Unlock()
+	if !h.settings.noRenewal {
+		h.mu.Lock()
+		h.setTimer(sending())
+		h.mu.Unlock()
+	}
+	if isFirst {
+		l.backend.follow(h.owner.keys[0])
 	}
 }
 
-// look ends a hold whose time is over, and renews it if that is due.
-func (h *Hold) look() {
-	var r renewal
-	due := false
-	_ = h.update(func(l *lease) { r, due = l.begin(now()) })
-	if !due || h.base.ending.Err() != nil {
+func (l *Locks) unwatch(h *Hold) {
+	l.holds.mu.Lock()
+	defer l.holds.mu.Unlock()
+	delete(l.holds.all, h)
+}
+
+// confirm extends all holds: the primary may be another one, which has not all of them.
+func (l *Locks) confirm() {
+	for i, h := range l.holds.list() {
+		if i == 0 {
+			l.backend.follow(h.owner.keys[0])
+		}
+		go func() { _ = h.Extend(context.WithoutCancel(h.values), h.settings.ttl) }()
+	}
+}
+
+// setTimer has the hold looked at when that is due next, if it is renewed or somebody would notice its end. It is locked.
+func (h *Hold) setTimer(at time.Duration) {
+	if h.settings.noRenewal && h.ctx == nil {
 		return
 	}
-	answer, err := h.keeper.extend(context.Background(), time.Now().Add(r.ttl), h.owner, r)
-	counts := false
-	_ = h.update(func(l *lease) { counts = l.renewed(now(), r, answer == 1, err) })
-	if counts && err != nil {
-		h.base.report.renewalFailed(h.request.label(), named(err))
+	due := h.lease.until
+	if most := h.settings.maxHold; most > 0 {
+		due = min(due, h.lease.granted+most)
+	}
+	if h.isRenewed() {
+		due = min(due, h.lease.renewAt)
+	}
+	pause := min(due-at, longestTimer)
+	if h.timer == nil {
+		h.timer = time.AfterFunc(pause, h.look)
+	} else {
+		h.timer.Reset(pause)
+	}
+}
+
+func (h *Hold) isRenewed() bool { return !h.settings.noRenewal && h.locks.closing.Err() == nil }
+
+// look ends a hold whose time is over, and renews it if that is due.
+func (h *Hold) look() {
+	at, isDue, isLong := now(), false, false
+	_ = h.updateAt(at, func(l *lease) {
+		if isDue = h.isRenewed() && at >= l.renewAt; isDue {
+			l.renewAt = at + l.ttl/10 // unless this one succeeds
+			isLong = !l.isLong && at-l.granted > longHold && h.settings.maxHold == 0
+			l.isLong = l.isLong || isLong
+		}
+	})
+	if isLong {
+		h.locks.report.warn(h.values, "a lock is held for more than an hour, without MaxHold", h.label(), h.owner.names, nil)
+	}
+	if isDue && h.extending.TryLock() {
+		defer h.extending.Unlock()
+		// A reply may be waited for in vain, so it is not waited for long.
+		ttl := h.snapshot().ttl
+		err := h.extend(context.WithoutCancel(h.values), time.Now().Add(min(ttl/4, h.Remaining())), ttl)
+		if err != nil && h.Check() == nil {
+			h.locks.report.renewalFailed(h.values, h.label(), explain(err))
+		}
 	}
 }

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from driver import known
 from driver.agent import Agent
 
 CLIENTS = Path(__file__).resolve().parents[2]
@@ -32,7 +33,8 @@ class Language:
     name: str
     command: Callable[[bool], list[str]]
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    waitings: tuple[str, ...] = ("notify", "block")
+    # Whether it waits by NOTIFY, not by a blocked connection.
+    notifies: bool = True
 
     def build(self, optimized: bool = False) -> list[str]:
         """The command that starts the agent, which is built once; `optimized` is for measurements."""
@@ -50,7 +52,7 @@ class Language:
 
     def agent(self, optimized: bool = False) -> Agent:
         """A new agent. Raises `Unavailable`."""
-        return Agent(self.name, self.build(optimized), self.defaults)
+        return Agent(self.name, self.build(optimized), self.defaults, self.name in known.FORMER)
 
 
 @functools.cache
@@ -81,19 +83,33 @@ def _rust(optimized: bool) -> list[str]:
 
 
 def _go(_: bool) -> list[str]:
-    if not (CLIENTS / "go/internal/agent").exists():
-        raise Unavailable("clients/go has no agent")
+    return [_go_agent("go", "./internal/agent/goredis")]
+
+
+def _rueidis(base: str) -> Callable[[bool], list[str]]:
+    def command(optimized: bool) -> list[str]:
+        _is_asked_for(optimized)
+        return [_go_agent("go/rueidis", "./agent"), base]
+
+    return command
+
+
+@functools.cache
+def _go_agent(module: str, package: str) -> str:
+    if not (CLIENTS / module / package).exists():
+        raise Unavailable(f"clients/{module} has no agent")
     if not shutil.which("go"):
         raise Unavailable("go is not installed")
-    binary = Path(_builds().name) / "agent"
-    _run(["go", "build", "-o", str(binary), "./internal/agent"], CLIENTS / "go")
-    return [str(binary)]
+    binary = Path(_builds().name) / module.replace("/", "-")
+    _run(["go", "build", "-o", str(binary), package], CLIENTS / module)
+    return str(binary)
 
 
 def _is_asked_for(optimized: bool) -> None:
     if not optimized and "SLOCK_ALL_LIBRARIES" not in os.environ:
         raise Unavailable(
-            "Node and Java are tested where SLOCK_ALL_LIBRARIES is set: scripts/test-clients others"
+            "Node, Java, rueidis and valkey-go are tested if SLOCK_ALL_LIBRARIES is set: "
+            "scripts/test-clients others"
         )
 
 
@@ -145,15 +161,22 @@ LANGUAGES = {
     language.name: language
     for language in (
         Language("python-asyncio", _python, {"api": "asyncio"}),
-        Language("python-sync", _python, {"api": "sync"}, ("block",)),
+        Language("python-sync", _python, {"api": "sync"}, notifies=False),
         Language("rust", _rust),
         Language("go", _go),
+        Language("rueidis", _rueidis("rueidis")),
+        Language("valkey-go", _rueidis("valkey-go")),
         Language("node-redis", _node_redis),
         Language("ioredis", _ioredis),
         Language("lettuce", _java("lettuce")),
         Language("jedis", _java("jedis")),
     )
 }
+
+
+def each_language(test: str) -> list[Any]:
+    """The names of all languages, for a test that some may be known to fail."""
+    return [pytest.param(name, id=name, marks=known.marks(name, test)) for name in LANGUAGES]
 
 
 def require(name: str) -> Language:

@@ -4,7 +4,7 @@ In what is expected, an object need not name all fields of the answer. Of texts,
 
 - `$h.fence`: a value that was noted; as part of a longer text `{$h.fence}`
 - `>0`, `>=$h.fence`, `<5000`, `!=$h.token`, `1..5000`: compared
-- `~cycle`: contains
+- `~cycle`, `!~cycle`: contains, or not
 - `*`: anything but null
 - `{"any": [...]}`: one of these
 - `{"has": [...]}`: a list with these among its elements, in any order
@@ -69,6 +69,8 @@ def mismatch(expected: Any, actual: Any, values: Values, where: str = "answer") 
 
 
 def _text_matches(expected: str, actual: Any, values: Values) -> bool:
+    if expected.startswith("!~"):
+        return not _text_matches(expected[1:], actual, values)
     for sign, holds in _COMPARISONS.items():
         if expected.startswith(sign):
             other = resolve(expected[len(sign) :], values)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from driver.agent import ANSWER_SECONDS, Agent, AgentError, Call
@@ -11,40 +14,51 @@ from driver.matching import mismatch, resolve
 from driver.proxy import COMMANDS
 from driver.scenario import Scenario, Step
 from driver.world import TIMEOUT_SECONDS, RawWaiter, World
-from harness import wait_until
+from harness import RawConnection, wait_until
 
 # Between two looks at a server.
 POLL_SECONDS = 0.01
 # What SLOCK.INFO says of a key that nobody holds and nobody waits for.
 FREE = {"mode": "free", "readers": 0, "waiters": 0, "fence": 0, "holders": [], "queue": []}
+# Above every fence that a server gives.
+FORGED_FENCE = 9007199254740000
 
 
 class Play:
     """The state of a scenario that is being played: what was noted, and what has not been answered yet."""
 
-    def __init__(self, scenario: Scenario, world: World, agent: Agent, waiting: str | None = None) -> None:
+    def __init__(self, scenario: Scenario, world: World, agent: Agent) -> None:
         self.scenario, self.world, self.agent = scenario, world, agent
-        self._values: dict[str, Any] = {}
+        self._values: dict[str, Any] = {"agent": {"pid": agent.pid, "host": socket.gethostname()}}
         self._names: dict[str, str] = {}
         self._locks: list[str] = []
         self._started: dict[str, Call | RawWaiter] = {}
-        self._holds: dict[str, str | None] = {}
-        self._options = {**scenario.open, **({"waiting": waiting} if waiting else {})}
+        # The holds that those give, when they are granted.
+        self._awaited: dict[str, str | None] = {}
+        # What the scenario leaves to the driver to release: holds, and locks of plain commands.
+        self._holds: dict[str, None] = {}
+        self._plain: list[tuple[str, list[Any]]] = []
         self._calls_before: dict[str, dict[str, int]] = {}
 
     def run(self) -> None:
+        self.world.use(self.agent)
         for name, server in self.world.servers.items():
             self._values[name] = {"address": f"127.0.0.1:{server.port}", "port": server.port}
             self._calls_before[name] = self._count_calls(name)
         operation, self._servers = self.world.open_fields(self.scenario.proxy)
         try:
-            self._step({"op": operation, "locks": "l"})
-            for number, step in enumerate(self.scenario.steps, 1):
-                try:
-                    self._step(step)
-                except (AssertionError, AgentError, OSError) as problem:
-                    raise AssertionError(f"step {number}, {step}: {problem}") from problem
-            self._end()
+            with tempfile.TemporaryDirectory(prefix="slock-scenario-") as directory:
+                self._values["password_file"] = f"{directory}/password"
+                self._step({"op": operation, "locks": "l"})
+                for key, mode in self.scenario.other.items():
+                    command = "SLOCK.LOCK" if mode == "write" else "SLOCK.RLOCK"
+                    self._step({"command": [command, key, "other", 60000]})
+                for number, step in enumerate(self.scenario.steps, 1):
+                    try:
+                        self._step(step)
+                    except (AssertionError, AgentError, OSError) as problem:
+                        raise AssertionError(f"step {number}, {step}: {problem}") from problem
+                self._end()
         finally:
             for started in self._started.values():
                 if isinstance(started, RawWaiter):
@@ -53,6 +67,14 @@ class Play:
     def _end(self) -> None:
         """All answers are in, and nothing is left of the scenario on any server."""
         assert not self._started, f"the scenario does not await {list(self._started)}"
+        if self.world.proxy:
+            wait_until(lambda: not self.world.proxy.unused(), TIMEOUT_SECONDS, "each rule to be used")
+        if self.agent.is_running:
+            for hold in self._holds:
+                self.agent.ask("release", hold=self._names[hold])
+        for name, command in self._plain:
+            if name in self.world.running():
+                self.world.call(name, *command)
         if self.agent.is_running:
             for locks in self._locks:
                 self.agent.ask("close", locks=locks)
@@ -64,11 +86,15 @@ class Play:
         kinds: dict[str, Callable[[Step], None]] = {
             "op": self._op,
             "await": self._await,
+            "cancel": self._cancel,
+            "handoff": self._handoff,
             "pending": self._pending,
             "command": self._command,
             "info": self._info,
             "calls": self._calls,
             "valid": self._valid,
+            "forge": self._forge,
+            "password": self._password,
             "server": self._server,
             "proxy": self._proxy,
             "agent": self._agent,
@@ -76,44 +102,52 @@ class Play:
         }
         kind = next(iter(step))
         kinds[kind](step)
+        for key, expected in step.get("then", {}).items():
+            self._info({"info": key, "until": True, "expect": expected})
 
     def _op(self, step: Step) -> None:
         fields = {name: value for name, value in step.items() if name not in _OF_THE_DRIVER}
-        fields = resolve(fields, self._values)
-        if step["op"] in ("open", "open_quorum"):
-            fields = {**self._servers, **resolve(self._options, self._values), **fields}
+        fields, op = resolve(fields, self._values), step["op"]
+        gives = op in _GIVE_HOLDS
+        if op in ("open", "open_quorum"):
+            fields = {**self._servers, **resolve(self.scenario.open, self._values), **fields}
             fields = {name: value for name, value in fields.items() if value is not None}
             fields["locks"] = self._new_name(fields["locks"])
             self._locks.append(fields["locks"])
-        elif step["op"] in (*_GIVE_HOLDS, "block", *_OF_LOCKS):
-            fields["locks"] = self._names[fields.get("locks", "l")]
-            if step["op"] in (*_GIVE_HOLDS, "block"):
-                fields.setdefault("mode", "write")
-            if step["op"] in _GIVE_HOLDS:
-                fields["hold"] = self._new_name(fields["hold"])
-        elif "hold" in fields:
-            fields["hold"] = self._names[fields["hold"]]
-        elif "locks" in fields:
-            fields["locks"] = self._names[fields["locks"]]
-        elif step["op"] == "cancel":
+        elif op == "cancel":
             fields["target"] = self._started[fields["target"]].id
+        elif op != "tasks" and (gives or "hold" not in fields):
+            fields["locks"] = self._names[fields.get("locks", "l")]
+        if gives or op == "block":
+            fields.setdefault("mode", "write")
+        if "hold" in fields:
+            if op in ("release", "detach", "await_lost") or step.get("error") == "Lost":
+                self._holds.pop(fields["hold"], None)
+            fields["hold"] = self._new_name(fields["hold"]) if gives else self._names[fields["hold"]]
         if step.get("until"):
-            self._look(step, lambda: self.agent.ask(step["op"], **fields))
+            self._look(step, lambda: self.agent.ask(op, **fields))
             return
-        call = self.agent.start(step["op"], **fields)
+        call = self.agent.start(op, **fields)
         if "start" in step:
-            self._started[step["start"]], self._holds[step["start"]] = call, step.get("hold")
+            self._started[step["start"]] = call
+            self._awaited[step["start"]] = step["hold"] if gives else None
             return
-        if step["op"] in _GIVE_HOLDS:
+        outcome = call.outcome(step.get("seconds", ANSWER_SECONDS))
+        if gives:
             step = {"save": step["hold"], **step}
-        self._judge(step, call.outcome(step.get("seconds", ANSWER_SECONDS)))
+            self._note_hold(step["hold"], outcome)
+        self._judge(step, outcome)
+
+    def _note_hold(self, name: str | None, outcome: Any) -> None:
+        if name is not None and isinstance(outcome, dict) and "token" in outcome:
+            self._holds[name] = None
 
     def _new_name(self, name: str) -> str:
         self._names[name] = self.agent.new_name(name)
         return self._names[name]
 
-    def _await(self, step: Step) -> None:
-        """Waits for one that was started; of several, for the first that ends."""
+    def _await(self, step: Step) -> Any:
+        """The outcome of one that was started, for which it waits; of several, of the first that ends."""
         names = [name for name in _as_list(step["await"]) if name in self._started]
         timeout_s = step.get("seconds", TIMEOUT_SECONDS)
         if len(names) > 1:
@@ -126,8 +160,18 @@ class Play:
         outcome = started.reply() if is_plain else started.outcome(timeout_s)
         del self._started[name]
         if isinstance(outcome, dict):
-            outcome = {**outcome, "hold": self._holds[name]}
+            self._note_hold(self._awaited[name], outcome)
+            outcome = {**outcome, "hold": self._awaited[name]}
         self._judge({"save": name, **step}, outcome)
+        return outcome
+
+    def _handoff(self, step: Step) -> None:
+        """The plain client `other` releases a key, and what was started under this name gets it."""
+        key = step["of"]
+        self._command({"command": ["SLOCK.MUNLOCK", 1, key, "other"], "expect": 1})
+        outcome = self._await({"await": step["handoff"], **step})
+        fence = outcome["fence"] if isinstance(outcome, dict) else outcome
+        self._info({"info": key, "expect": {"fence": fence}})
 
     def _judge(self, step: Step, outcome: Any) -> None:
         """Compares an answer or an error with what the step expects, and notes an answer."""
@@ -137,7 +181,8 @@ class Play:
                 raise outcome
             problem = "" if names == "*" or outcome.name in _as_list(names) else f"{outcome}, not {names}"
             for text in _as_list(step.get("text", [])):
-                problem = problem or mismatch(f"~{text}", outcome.text, self._values, "the error")
+                expected = text if text.startswith("!~") else f"~{text}"
+                problem = problem or mismatch(expected, outcome.text, self._values, "the error")
             assert not problem, problem
             return
         assert "error" not in step, f"should end with {step['error']} and answered {outcome}"
@@ -146,6 +191,10 @@ class Play:
             assert not problem, problem
         if "save" in step:
             self._values[step["save"]] = outcome
+
+    def _cancel(self, step: Step) -> None:
+        self.agent.ask("cancel", target=self._started[step["cancel"]].id)
+        self._await({"await": step["cancel"], "error": "Cancelled"})
 
     def _pending(self, step: Step) -> None:
         """What was started has not ended, or does not end for so long (`stays_ms`)."""
@@ -160,17 +209,21 @@ class Play:
             time.sleep(0.01)
 
     def _command(self, step: Step) -> None:
-        name = step.get("on", "main")
-        if "start" in step:
-            command = resolve(step["command"], self._values)
-            self._started[step["start"]] = RawWaiter(self.world.servers[name], command)
-            return
-        self._look(step, lambda: self.world.call(name, *resolve(step["command"], self._values)))
+        command = resolve(step["command"], self._values)
+        for name in _as_list(step.get("on", "main")):
+            if command[0] in COMMANDS["lock"]:
+                several = command[1:] if command[0].startswith("SLOCK.M") else [1, *command[1:]]
+                self._plain.append((name, ["SLOCK.MUNLOCK", *several[: several[0] + 2]]))
+            if "start" in step:
+                self._started[step["start"]] = RawWaiter(self.world.servers[name], command)
+            else:
+                self._look(step, lambda name=name: self.world.call(name, *command))
 
     def _info(self, step: Step) -> None:
         """What SLOCK.INFO key FULL says, as an object."""
-        name, key = step.get("on", "main"), resolve(step["info"], self._values)
-        self._look(step, lambda: info_of(self.world.call(name, "SLOCK.INFO", key, "FULL")))
+        key = resolve(step["info"], self._values)
+        for name in _as_list(step.get("on", "main")):
+            self._look(step, lambda name=name: info_of(self.world.call(name, "SLOCK.INFO", key, "FULL")))
 
     def _calls(self, step: Step) -> None:
         """How many commands of a kind the server has executed since the scenario began."""
@@ -198,7 +251,7 @@ class Play:
 
         look()
         if step.get("until"):
-            end = time.monotonic() + TIMEOUT_SECONDS
+            end = time.monotonic() + step.get("seconds", TIMEOUT_SECONDS)
             while problem and time.monotonic() < end:
                 time.sleep(POLL_SECONDS)
                 look()
@@ -215,13 +268,27 @@ class Play:
 
     def _valid(self, step: Step) -> None:
         """The library must not think that the hold is valid for longer than the server does."""
-        name, hold = step.get("on", "main"), self._names[step["valid"]]
         before = time.monotonic()
-        state = self.agent.ask("state", hold=hold)
-        pttl = self.world.call(name, "SLOCK.PTTL", step["key"], state["token"])
+        state = self.agent.ask("state", hold=self._names[step["valid"]])
+        info = info_of(self.world.call("main", "SLOCK.INFO", step["key"], "FULL"))
+        [pttl] = [one["pttl"] for one in info["holders"] if one["token"] == state["token"]]
         # The server was asked later: what it says was more by that time, which is at most this.
         between = (time.monotonic() - before) * 1000
-        assert not state["lost"] and 0 < state["valid_ms"] <= pttl + between + 1, (state, pttl, between)
+        assert not state["lost"] and 0 < state["remaining_ms"] <= pttl + between + 1, (state, pttl, between)
+
+    def _forge(self, step: Step) -> None:
+        """Another user publishes messages for the request that waits, with tags that are guessed or shown."""
+        queue = info_of(self.world.call("main", "SLOCK.INFO", step["forge"], "FULL"))["queue"]
+        tags = [*range(1, 201), *(value for one in queue for value in one.values())]
+        messages = [f"{FORGED_FENCE} {tag}" for tag in tags]
+        with RawConnection(self._values["main"]["port"]) as tenant:
+            tenant.ok("AUTH", step["user"], step["password"])
+            [channel] = tenant.ok("PUBSUB", "SHARDCHANNELS")
+            for message in [*messages, "0 nobody", "-DEADLOCK nobody", "no message", ""]:
+                assert tenant.ok("SPUBLISH", channel, message) == 1
+
+    def _password(self, step: Step) -> None:
+        Path(self._values["password_file"]).write_text(step["password"])
 
     def _server(self, step: Step) -> None:
         """What happens to servers: pause, resume, kill, start, and restart in order (which can keep data)."""
@@ -257,6 +324,8 @@ class Play:
             case "hits":
                 # The server executes a command, or the library goes on, before the proxy has counted.
                 self._look({**step, "until": True}, proxy.hits)
+            case "delay":
+                proxy.delay_s = step["ms"] / 1000
             case action:
                 proxy.add(action, step["of"], step.get("times", 1))
 
@@ -265,6 +334,7 @@ class Play:
             case "kill":
                 self.agent.kill()
                 self._started = {n: one for n, one in self._started.items() if isinstance(one, RawWaiter)}
+                self._holds.clear()
             case "pause":
                 self.agent.pause()
             case "resume":
@@ -277,9 +347,8 @@ class Play:
                 self._step(inner)
 
 
-_OF_THE_DRIVER = ("op", "start", "expect", "error", "text", "save", "seconds", "until")
+_OF_THE_DRIVER = ("op", "start", "then", "expect", "error", "text", "save", "seconds", "until")
 _GIVE_HOLDS = ("acquire", "try_acquire", "adopt")
-_OF_LOCKS = ("release_token", "events", "info", "queues")
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -289,6 +358,8 @@ def _as_list(value: Any) -> list[Any]:
 def info_of(reply: Any) -> dict[str, Any]:
     if reply is None:
         return FREE
+    if isinstance(reply, dict):  # RESP3
+        return reply
     fields = dict(zip(reply[::2], reply[1::2], strict=True))
     for name in ("holders", "queue"):
         fields[name] = [dict(zip(one[::2], one[1::2], strict=True)) for one in fields[name]]

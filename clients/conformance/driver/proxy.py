@@ -1,4 +1,4 @@
-"""A proxy that cuts a connection at a chosen place, or keeps back what goes through.
+"""A proxy that cuts a connection at a chosen place, or delivers what goes through late or twice.
 
 It reads the protocol, so that it can drop the reply to one command: the server has executed the command, and
 the client never learns it.
@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from driver.frames import PUSH, end_of_value, is_message, words_of
+from driver.frames import ARRAY, PUSH, end_of_value, is_message, words_of
 
 # What a rule may be about. A library chooses among the commands that do the same.
 _LOCK = ("SLOCK.LOCK", "SLOCK.RLOCK", "SLOCK.MLOCK", "SLOCK.MRLOCK")
@@ -29,8 +29,7 @@ COMMANDS = {
     "subscribe": ("SSUBSCRIBE",),
     "message": ("SMESSAGE",),
 }
-_OF_REQUESTS = ("cut_request", "hold_request", "late_request")
-_OF_REPLIES = ("cut_reply", "hold_reply")
+ACTIONS = ("cut_request", "hold_request", "late_request", "double", "cut_reply", "drop_reply", "hold_reply")
 _SUBSCRIBING = ("SUBSCRIBE", "SSUBSCRIBE", "PSUBSCRIBE", "UNSUBSCRIBE", "SUNSUBSCRIBE", "PUNSUBSCRIBE")
 
 
@@ -38,7 +37,7 @@ class Rule:
     """What the proxy does with the next `times` commands of a kind: see `Proxy.add`."""
 
     def __init__(self, action: str, of: str, times: int) -> None:
-        self.action, self.of, self.left = action, of, times
+        self.action, self.of, self.times, self.left = action, of, times, times
         self.hits = 0
         self.go = asyncio.Event()
 
@@ -57,10 +56,11 @@ class Proxy:
 
     def __init__(self, target: int) -> None:
         self._target = target
-        self.port = 0
         self._rules: list[Rule] = []
-        self._links: set[_Link] = set()
+        self._links: set[Link] = set()
         self._late: list[bytes] = []
+        # How long each reply is kept back, in seconds.
+        self.delay_s = 0.0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -72,17 +72,23 @@ class Proxy:
 
         - `cut_request`: the connection is cut before the command reaches the server;
         - `cut_reply`: the server has executed the command, and the connection is cut before its reply;
+        - `drop_reply`: the reply, or the message, is not delivered, and the connection stays;
         - `hold_request`, `hold_reply`: kept back until `let_go`. What follows on the connection waits too;
-        - `late_request`: as `cut_request`, but the server reads the command at `let_go`.
+        - `late_request`: as `cut_request`, but the server reads the command at `let_go`;
+        - `double`: the server reads the command, and once more at `let_go`.
 
-        Of `message` there is `cut_reply`: the connection is cut in the place of the message.
+        Of `message` there are `cut_reply`, `drop_reply` and `hold_reply`.
         """
-        assert of in COMMANDS and action in (*_OF_REQUESTS, *_OF_REPLIES)
+        assert of in COMMANDS and action in ACTIONS
         self._call(self._rules.append, Rule(action, of, times))
 
     def hits(self) -> int:
-        """How often a rule has cut or kept back something since `reset`."""
+        """How often a rule has been applied since `reset`."""
         return sum(rule.hits for rule in self._rules)
+
+    def unused(self) -> list[Rule]:
+        """Rules that have not been applied as often as they should; those of a hundred times, never."""
+        return [rule for rule in self._rules if rule.hits < (1 if rule.times == 100 else rule.times)]
 
     def cut_listeners(self) -> None:
         """The client loses its listening connections. The server learns of it at `let_go`."""
@@ -90,7 +96,7 @@ class Proxy:
 
     def let_go(self) -> None:
         """What is kept back goes on its way, late requests first, and nothing more is kept back."""
-        self._run(self._deliver())
+        self._run(self._deliver_kept())
         self._call(self._release)
 
     def cut(self) -> None:
@@ -98,7 +104,8 @@ class Proxy:
         self._call(self._cut)
 
     def reset(self) -> None:
-        """Forgets the rules and the late requests, and cuts all connections."""
+        """Forgets the rules, the delay and the late requests, and cuts all connections."""
+        self.delay_s = 0.0
         self._call(self._late.clear)
         self._call(self._release)
         self._call(self._cut)
@@ -138,13 +145,21 @@ class Proxy:
         for link in self._links:
             link.cut_listener()
 
-    async def _deliver(self) -> None:
-        """The late requests, each on a connection that is kept open until its answer."""
+    async def _deliver_kept(self) -> None:
         while self._late:
-            from_server, to_server = await asyncio.open_connection("127.0.0.1", self._target)
-            to_server.write(self._late.pop(0))
-            await anext(_values(from_server))
-            to_server.close()
+            await self.deliver(self._late.pop(0))
+
+    async def deliver(self, request: bytes) -> None:
+        """On a connection of its own. A request that waits there leaves the queue when it closes."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._target)
+        try:
+            writer.write(request)
+            writer.write_eof()
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(1 << 16):
+                    pass
+        finally:
+            writer.close()
 
     async def _all_ended(self) -> None:
         while self._links:
@@ -153,8 +168,9 @@ class Proxy:
     def keep(self, request: bytes) -> None:
         self._late.append(request)
 
-    def rule_for(self, words: list[str], actions: tuple[str, ...]) -> Rule | None:
-        return next((rule for rule in self._rules if rule.action in actions and rule.take(words)), None)
+    def rule_for(self, words: list[str]) -> Rule | None:
+        """What is done with a request, or with a message, and with the reply to a request."""
+        return next((rule for rule in self._rules if rule.take(words)), None)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -162,7 +178,7 @@ class Proxy:
         except OSError:
             writer.transport.abort()
             return
-        link = _Link(self, (reader, writer), upstream)
+        link = Link(self, (reader, writer), upstream)
         self._links.add(link)
         try:
             await link.run()
@@ -173,7 +189,7 @@ class Proxy:
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class _Link:
+class Link:
     """One connection through the proxy."""
 
     def __init__(self, proxy: Proxy, client: Streams, server: Streams) -> None:
@@ -182,9 +198,7 @@ class _Link:
         self._from_server, self._to_server = server
         # The replies that are to come, in order, with the rule for each.
         self._expected: deque[Rule | None] = deque()
-        self._of_transaction: Rule | None = None
-        self._in_transaction = False
-        self._listens = False
+        self._listens = self._has_pushes = False
         # The server may see the end of its client.
         self.end_of_client = asyncio.Event()
         self.end_of_client.set()
@@ -214,53 +228,49 @@ class _Link:
     async def _requests(self) -> None:
         async for request in _values(self._from_client):
             words = words_of(request)
-            rule = self._proxy.rule_for(words, _OF_REQUESTS)
-            if rule is not None:
+            rule = self._proxy.rule_for(words)
+            action = rule.action if rule else ""
+            if action in ("late_request", "double"):
+                self._proxy.keep(request)
+            if rule and not action.endswith("_reply"):
                 rule.hits += 1
-                if rule.action == "late_request":
-                    self._proxy.keep(request)
-                if rule.action != "hold_request":
+                if action in ("cut_request", "late_request"):
                     return self.cut()
-                await rule.go.wait()
-            self._expect(words)
+                if action != "double":
+                    await rule.go.wait()
+            self._has_pushes |= [word.upper() for word in words[:2]] == ["HELLO", "3"]
+            if words[0].upper() in _SUBSCRIBING:
+                self._listens = True
+            else:
+                self._expected.append(rule if action.endswith("_reply") else None)
             self._to_server.write(request)
             await self._to_server.drain()
 
-    def _expect(self, words: list[str]) -> None:
-        name = words[0].upper()
-        if name in _SUBSCRIBING:
-            self._listens = True
-            return
-        rule = self._proxy.rule_for(words, _OF_REPLIES)
-        if name == "MULTI":
-            self._in_transaction = True
-        elif name == "EXEC":
-            rule, self._of_transaction, self._in_transaction = self._of_transaction, None, False
-        elif self._in_transaction:
-            # It is executed by EXEC; its own reply says that it is queued.
-            rule, self._of_transaction = None, rule or self._of_transaction
-        self._expected.append(rule)
-
     async def _replies(self) -> None:
-        async for reply in _values(self._from_server):
+        async for reply in _values(self._from_server, lambda: self._proxy.delay_s):
             rule = self._rule_of(reply)
             if rule is not None:
                 rule.hits += 1
                 if rule.action == "cut_reply":
                     return self.cut()
+                if rule.action == "drop_reply":
+                    continue
                 await rule.go.wait()
             self._to_client.write(reply)
             await self._to_client.drain()
 
     def _rule_of(self, reply: bytes) -> Rule | None:
         if is_message(reply):
-            return self._proxy.rule_for(["SMESSAGE"], _OF_REPLIES)
-        if reply[:1] == PUSH or (self._listens and reply[:1] == b"*"):
-            return None  # an answer to SSUBSCRIBE, or the PING of a connection that listens
+            return self._proxy.rule_for(["SMESSAGE"])
+        if reply[:1] == PUSH or (self._listens and not self._has_pushes and reply[:1] == ARRAY):
+            return None  # a reply to SSUBSCRIBE, or to the PING of a connection that listens
         return self._expected.popleft() if self._expected else None
 
 
-async def _values(reader: asyncio.StreamReader) -> Any:
+async def _values(
+    reader: asyncio.StreamReader, delay_s: Callable[[], float] = lambda: 0.0
+) -> AsyncIterator[bytes]:
+    """The values that are read, each after the delay."""
     buffer = bytearray()
     while True:
         try:
@@ -269,6 +279,8 @@ async def _values(reader: asyncio.StreamReader) -> Any:
             return
         if not data:
             return
+        if delay_s():
+            await asyncio.sleep(delay_s())
         buffer += data
         start = 0
         while start < len(buffer) and (end := end_of_value(buffer, start)) is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,11 @@ TABLE = Path(__file__).resolve().parents[1] / "scenarios.json"
 Step = dict[str, Any]
 
 
+# Commands that the memory transport of a library knows.
+_MEMORY = re.compile(r"DEL|SLOCK\.(LOCK|RLOCK|MLOCK|MRLOCK|UNLOCK|RUNLOCK|MUNLOCK|INFO|CANCEL)")
+_MEMORY_STEPS = {"op", "await", "cancel", "handoff", "pending", "command", "info", "valid", "repeat"}
+
+
 @dataclass(frozen=True)
 class Scenario:
     """One row of the table. The README says what the fields mean."""
@@ -23,14 +30,25 @@ class Scenario:
     world: str = "shared"
     open: dict[str, Any] = field(default_factory=dict)
     proxy: bool = False
-    waiting: list[str] = field(default_factory=list)
+    notify: bool = False
+    other: dict[str, str] = field(default_factory=dict)
     own_agent: bool = False
     thorough: bool = False
 
-    @property
-    def waitings(self) -> list[str | None]:
-        """Ways of waiting with which it is played; None is the library's default."""
-        return list(self.waiting) or [None]
+    def in_memory(self) -> Scenario:
+        """The same with the memory transport of the library."""
+        return dataclasses.replace(self, name=f"memory: {self.name}", world="memory")
+
+    def runs_in_memory(self) -> bool:
+        is_plain = self.world == "shared" and not (self.proxy or self.own_agent)
+        return is_plain and {*self.open} <= {"prefix"} and all(map(_runs_in_memory, self.steps))
+
+
+def _runs_in_memory(step: Step) -> bool:
+    if step.get("op") == "tasks" or "user" in step or ("command" in step and "start" in step):
+        return False
+    is_known = "command" not in step or _MEMORY.fullmatch(step["command"][0])
+    return next(iter(step)) in _MEMORY_STEPS and is_known and all(map(_runs_in_memory, step.get("steps", [])))
 
 
 def scenarios() -> list[Scenario]:

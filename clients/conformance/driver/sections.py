@@ -1,89 +1,73 @@
-"""Tasks that take a lock for write and write under it, again and again, and a judge of what they wrote."""
+"""Tasks that take a lock for write and work under it, again and again, and when each of them held it.
+
+A section begins when the driver learns of the grant. It ends at the last moment at which the driver began to
+ask for its state and the library then said that the hold was valid. All is timed by the driver's clock.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-import redis
-
 from driver.agent import Agent, AgentError
-from harness import Server, wait_until
+from harness import wait_until
 
-# KEYS: the data, a hash. ARGV: the fence, or the name of the section where there is no fence; what it does.
-_WRITE = """
-local seen = tonumber(redis.call('HGET', KEYS[1], 'fence') or '0')
-local inside = redis.call('HGET', KEYS[1], 'inside')
-if tonumber(ARGV[1]) < seen then
-  redis.call('HINCRBY', KEYS[1], 'refused', 1)
-  return 'refused'
-end
-redis.call('HSET', KEYS[1], 'fence', ARGV[1])
-redis.call('HINCRBY', KEYS[1], 'writes', 1)
-if inside and inside ~= ARGV[1] then redis.call('HINCRBY', KEYS[1], 'overlaps', 1) end
-if ARGV[2] == 'enter' then
-  redis.call('HSET', KEYS[1], 'inside', ARGV[1])
-else
-  redis.call('HDEL', KEYS[1], 'inside')
-end
-return 'written'
-"""
-
-
-class Judge:
-    """The data that the locks protect, on a server that nothing happens to.
-
-    It takes a write only from the greatest fence that has written so far, and counts the sections that were
-    entered before the last one was left.
-    """
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._local = threading.local()
-
-    def write(self, key: str, number: int, what: str) -> bool:
-        """Whether the write was taken."""
-        return self._client().eval(_WRITE, 1, f"data:{key}", number, what) == b"written"
-
-    def count(self, what: str) -> int:
-        """How many `writes`, `refused` writes or `overlaps` there were, over all keys."""
-        client = self._client()
-        return sum(int(client.hget(key, what) or 0) for key in client.scan_iter("data:*"))
-
-    def _client(self) -> redis.Redis:
-        if not hasattr(self._local, "client"):
-            self._local.client = redis.Redis(port=self._server.port, socket_timeout=20)
-        return self._local.client
-
-
-# Who polls may wait until the others stop.
+# A contender for a quorum may wait until the others stop.
 GRANT_SECONDS = 240.0
+# Between two questions for the state of a hold.
+PAUSE_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where tasks find their locks: an agent, and what it has opened."""
+    """Where tasks find their locks: an agent, what it has opened, and options of each request."""
 
     agent: Agent
-    locks: str
     options: dict[str, Any]
+    locks: str = "l"
+
+
+@dataclass(frozen=True)
+class Section:
+    key: str
+    owner: str
+    fence: int
+    start: float
+    end: float
+
+
+def overlaps(sections: Iterable[Section]) -> list[tuple[Section, Section]]:
+    """Sections that began while another one of the same key was valid, after that one."""
+    found, latest = [], {}
+    for section in sorted(sections, key=lambda one: one.start):
+        before = latest.get(section.key)
+        if before and section.start < before.end:
+            found.append((before, section))
+        if not before or section.end > before.end:
+            latest[section.key] = section
+    return found
+
+
+def longest_gap(sections: Iterable[Section]) -> float:
+    """The longest time without a grant, in seconds."""
+    starts = sorted(section.start for section in sections)
+    return max(after - before for before, after in pairwise(starts))
 
 
 class Sections:
-    """So many tasks at each place, which all want the same few locks, until the block ends."""
+    """`tasks` tasks at each place, which take the same few locks and work for `work_s` under each."""
 
-    def __init__(self, places: Iterable[Place], judge: Judge, keys: list[str], tasks: int) -> None:
+    def __init__(self, places: Iterable[Place], keys: list[str], tasks: int, work_s: float = 0.0) -> None:
+        self.all: list[Section] = []
         self.errors: Counter[str] = Counter()
-        self._judge, self._keys = judge, keys
-        self.places = list(places)
+        self.places, self._keys, self._work_s = list(places), keys, work_s
         self._workers = [place for place in self.places for _ in range(tasks)]
-        self.turns = [0] * len(self._workers)
-        self.unreported: list[str] = []
+        self._turns = [0] * len(self._workers)
         self._problems: list[BaseException] = []
         self._stopping = threading.Event()
         self._threads = [
@@ -105,49 +89,41 @@ class Sections:
             if self._problems:
                 raise self._problems[0]
 
-    def each_language_goes_on(self, turns: int) -> None:
-        """Waits until the tasks of each place have had so many more turns together: who polls may starve."""
-        had = self._turns_by_place()
-        wait_until(
-            lambda: (
-                self._problems
-                or all(now >= before + turns for now, before in zip(self._turns_by_place(), had, strict=True))
-            ),
-            120,
-            f"each language to go on; {self.errors}, {self.turns}",
-        )
-        if self._problems:
-            raise self._problems[0]
-
-    def _turns_by_place(self) -> list[int]:
-        size = len(self.turns) // len(self.places)
-        return [sum(self.turns[start : start + size]) for start in range(0, len(self.turns), size)]
-
-    def all_go_on(self, turns: int = 3) -> None:
-        """Waits until each task has had so many more turns."""
-        goals = [had + turns for had in self.turns]
+    def go_on(self, turns: int = 3, by_place: bool = False) -> None:
+        """Waits until each task has had `turns` more turns; `by_place`: the tasks of each place together."""
+        size = len(self._workers) // len(self.places) if by_place else 1
+        groups = range(0, len(self._turns), size)
+        had = [sum(self._turns[at : at + size]) for at in groups]
 
         def is_done() -> bool:
-            done = all(had >= goal for had, goal in zip(self.turns, goals, strict=True))
-            return done or bool(self._problems)
+            now = [sum(self._turns[at : at + size]) for at in groups]
+            return bool(self._problems) or all(n >= h + turns for n, h in zip(now, had, strict=True))
 
-        wait_until(is_done, 60, f"all tasks to go on; {self.errors}, {self.turns}")
+        wait_until(is_done, 120, f"all to go on; {self.errors}, {self._turns}")
         if self._problems:
             raise self._problems[0]
 
+    def judge(self, *errors: str) -> None:
+        """No two sections overlap, fences grow, and there were no other errors than these."""
+        print(f"{len(self.all)} sections, errors: {dict(self.errors)}")
+        assert {*self.errors} <= {*errors}, self.errors
+        assert not overlaps(self.all), overlaps(self.all)[:3]
+        for key in self._keys:
+            fences = [one.fence for one in sorted(self.all, key=lambda one: one.start) if one.key == key]
+            assert fences == sorted(fences), f"fences of {key} do not grow"
+
     def _run(self, number: int) -> None:
-        place = self._workers[number]
-        agent, turn = place.agent.name, number
+        place, turn = self._workers[number], number
         try:
             while not self._stopping.is_set():
                 try:
                     self._turn(place, self._keys[turn % len(self._keys)])
-                    self.turns[number] += 1
                 except AgentError as error:
-                    print(f"{agent}: {error}")
-                    other = error.name == "Other"
-                    self.errors[f"{agent}: {error}" if other else f"{error.op}: {error.name}"] += 1
+                    print(f"{place.agent.name}: {error}")
+                    self.errors[str(error) if error.name == "Other" else f"{error.op}: {error.name}"] += 1
                     time.sleep(0.01)
+                else:
+                    self._turns[number] += 1
                 turn += 1
         except BaseException as problem:
             self._problems.append(problem)
@@ -156,20 +132,14 @@ class Sections:
         agent, hold = place.agent, place.agent.new_name("section")
         options = {"keys": [key], "mode": "write", **place.options}
         answer = agent.start("acquire", locks=place.locks, hold=hold, **options).result(GRANT_SECONDS)
-        number = answer.get("fence") or _next_number()
-        was_taken = self._judge.write(key, number, "enter") and self._judge.write(key, number, "leave")
-        reason = None if was_taken else agent.ask("await_lost", hold=hold)["reason"]
-        with contextlib.suppress(AgentError) if reason else contextlib.nullcontext():
-            released = agent.ask("release", hold=hold)["released"]
-            if was_taken and not released:
-                self.unreported.append(f"{agent} lost {key} under fence {number} and its writes were taken")
-
-
-_numbers = iter(range(1, 1 << 53))
-_numbering = threading.Lock()
-
-
-def _next_number() -> int:
-    """For a quorum, which has no fence: later sections have greater numbers."""
-    with _numbering:
-        return next(_numbers)
+        start = end = time.monotonic()
+        while not self._stopping.is_set():
+            now = time.monotonic()
+            if agent.ask("state", hold=hold)["lost"]:
+                break
+            end = now
+            if now >= start + self._work_s:
+                break
+            time.sleep(PAUSE_SECONDS)
+        self.all.append(Section(key, answer["token"], answer.get("fence", 0), start, end))
+        agent.ask("release", hold=hold)

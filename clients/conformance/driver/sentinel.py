@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from driver.agent import die_with_parent
 from harness import RawConnection, Server, replica_of, wait_until
@@ -48,36 +49,55 @@ class Sentinels:
 
     def fail_over(self) -> None:
         """Kills the primary; returns when the replica has taken its place, and the primary the replica's."""
-        old, new = self.primary, self.replica
+        old = self.primary
         old.kill9()
-        wait_until(lambda: self._is_primary(new), 30, f"{new} to be promoted")
-        wait_until(lambda: all(self._primary_port(port) == new.port for port in self.ports), 30)
-        old.configure(replicaof=f"127.0.0.1 {new.port}")
+        self.wait_until_switched()
+        old.configure(replicaof=f"127.0.0.1 {self.primary.port}")
         old.start()
-        self.primary, self.replica = new, old
+
+    def switch(self) -> None:
+        """A planned failover; returns when all Sentinels name the new primary. The former one goes on."""
+        self.ask_for_failover()
+        self.wait_until_switched()
+
+    def ask_for_failover(self) -> None:
+        wait_until(lambda: self._ask(self.ports[0], "SENTINEL", "FAILOVER", SERVICE) == b"OK", 30)
+
+    def wait_until_switched(self) -> None:
+        wait_until(lambda: self._is_primary(self.replica), 30, f"{self.replica} to be promoted")
+        port = self.replica.port
+        wait_until(lambda: all(self._primary_port(sentinel) == port for sentinel in self.ports), 30)
+        self.primary, self.replica = self.replica, self.primary
+
+    def wait_until_replicated(self) -> None:
+        """Waits until the former primary is a replica of the new one, and all Sentinels know it."""
+        wait_until(lambda: self._role(self.replica)[3:4] == [b"connected"], 40, f"{self.replica} to follow")
+        for port in self.ports:
+            wait_until(lambda port=port: self._knows_all(port), 40, f"Sentinel {port} to know the replica")
 
     def _is_primary(self, server: Server) -> bool:
-        try:
-            with RawConnection(server.port) as connection:  # Sentinel cuts those that there are
-                return connection.ok("ROLE")[0] == b"master"
-        except OSError:
-            return False
+        return self._role(server)[:1] == [b"master"]
+
+    def _role(self, server: Server) -> list[object]:
+        return self._ask(server.port, "ROLE") or []
 
     def _knows_all(self, port: int) -> bool:
-        fields = self._ask(port, "SENTINEL", "MASTER", SERVICE)
-        return fields.get(b"num-other-sentinels") == b"2" and fields.get(b"num-slaves") == b"1"
+        reply = self._ask(port, "SENTINEL", "MASTER", SERVICE) or []
+        fields = dict(zip(reply[::2], reply[1::2], strict=True))
+        is_known = fields.get(b"num-other-sentinels") == b"2" and fields.get(b"num-slaves") == b"1"
+        return is_known and fields.get(b"flags") == b"master"
 
     def _primary_port(self, port: int) -> int:
-        with RawConnection(port) as connection:
-            return int(connection.ok("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
+        reply = self._ask(port, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+        return int(reply[1]) if reply else 0
 
-    def _ask(self, port: int, *command: str) -> dict[bytes, bytes]:
+    def _ask(self, port: int, *command: str) -> Any:
+        """The reply; None without one, or if it is an error. Sentinel cuts connections at a failover."""
         try:
             with RawConnection(port) as connection:
-                reply = connection.ok(*command)
-        except OSError:
-            return {}
-        return dict(zip(reply[::2], reply[1::2], strict=True))
+                return connection.ok(*command)
+        except (OSError, AssertionError):
+            return None
 
     def discard(self) -> None:
         for process in self._processes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import Any
 
+from driver.agent import Agent
 from driver.proxy import Proxy
 from harness import RawConnection, RespError, Server, replica_of, wait_until
 
@@ -42,6 +44,9 @@ class World:
         connection = self._connections.pop(name, None)
         if connection is not None:
             connection.close()
+
+    def use(self, agent: Agent) -> None:
+        """Before a scenario with this agent."""
 
     def running(self) -> list[str]:
         return [name for name, server in self.servers.items() if server.is_running and not server.is_paused]
@@ -132,6 +137,8 @@ class Worlds:
         self._own: list[World] = []
 
     def get(self, kind: str) -> World:
+        if kind == "memory":
+            return MemoryWorld()
         if kind in ("own", "bare"):
             self._own.append(make_world(kind))
             return self._own[-1]
@@ -139,6 +146,13 @@ class Worlds:
             self._kept[kind] = make_world(kind)
         self._used.append(self._kept[kind])
         return self._used[-1]
+
+    def forget(self, world: World) -> None:
+        """After a failure: its servers may have other settings than they should."""
+        if world in self._kept.values():
+            self._used.remove(world)
+            self._kept = {kind: one for kind, one in self._kept.items() if one is not world}
+            self._own.append(world)
 
     def recover(self) -> None:
         """After a test. An agent that failed has to have ended: it may hold locks or wait for some."""
@@ -151,6 +165,39 @@ class Worlds:
         self.recover()
         while self._kept:
             self._kept.popitem()[1].close()
+
+
+class MemoryWorld(World):
+    """The memory transport of a library, which is asked by an agent."""
+
+    names = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self._nodes = [f"memory-{next(self.names)}"]
+        self._keys: set[str] = set()
+
+    def use(self, agent: Agent) -> None:
+        self._agent, self._locks = agent, agent.new_name("memory")
+        agent.ask("open", locks=self._locks, **self.open_fields()[1])
+
+    def open_fields(self, through_proxy: bool = False) -> tuple[str, dict[str, Any]]:
+        return "open", {"kind": "memory", "nodes": self._nodes}
+
+    def call(self, name: str, *command: Any) -> Any:
+        if command[0] == "SLOCK.INFO":
+            self._keys.add(command[1])
+        return self._agent.ask("raw", locks=self._locks, command=[*map(str, command)])["reply"]
+
+    def running(self) -> list[str]:
+        return ["main"]
+
+    def wait_until_nothing_is_left(self) -> None:
+        """Nobody holds or waits for what the scenario has looked at."""
+        for key in self._keys:
+            what = f"{key} to be free"
+            wait_until(lambda key=key: self.call("main", "SLOCK.INFO", key) is None, TIMEOUT_SECONDS, what)
+        self._agent.ask("close", locks=self._locks)
 
 
 class RawWaiter:

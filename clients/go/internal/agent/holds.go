@@ -1,15 +1,14 @@
-package main
+package agent
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"slock.example/go"
 )
 
-func (a *agent) keep(r request, h *slock.Hold, err error) (any, error) {
+func (a *agent) keep(r Request, h *slock.Hold, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -20,16 +19,14 @@ func (a *agent) keep(r request, h *slock.Hold, err error) (any, error) {
 }
 
 func describe(h *slock.Hold) map[string]any {
-	d := map[string]any{"token": h.Token(), "valid_ms": validMS(h), "fence": h.Fence()}
+	d := map[string]any{"token": h.Token(), "remaining_ms": h.Remaining().Milliseconds(), "fence": h.Fence()}
 	if h.Fence() == 0 {
 		d["fences"] = h.Fences()
 	}
 	return d
 }
 
-func validMS(h *slock.Hold) int64 { return max(0, time.Until(h.ValidUntil()).Milliseconds()) }
-
-func (a *agent) withHold(ctx context.Context, r request) (any, error) {
+func (a *agent) withHold(ctx context.Context, r Request) (any, error) {
 	a.mu.Lock()
 	h := a.holds[r.Hold]
 	a.mu.Unlock()
@@ -38,17 +35,16 @@ func (a *agent) withHold(ctx context.Context, r request) (any, error) {
 	}
 	switch r.Op {
 	case "release":
-		released, err := h.Release(ctx)
-		return map[string]any{"released": released}, err
+		return none{}, h.Unlock(ctx)
 	case "extend":
 		if err := h.Extend(ctx, ms(*r.TTLMS)); err != nil {
 			return nil, err
 		}
-		return map[string]any{"valid_ms": validMS(h)}, nil
+		return map[string]any{"remaining_ms": h.Remaining().Milliseconds()}, nil
 	case "upgrade", "downgrade":
 		return changeMode(ctx, r, h)
-	case "hand_over":
-		return none{}, h.HandOver()
+	case "detach":
+		return none{}, h.Detach()
 	case "check":
 		return none{}, h.Check()
 	case "state":
@@ -62,7 +58,7 @@ func (a *agent) withHold(ctx context.Context, r request) (any, error) {
 	return map[string]any{"reason": reason(h.Context())}, nil
 }
 
-func changeMode(ctx context.Context, r request, h *slock.Hold) (any, error) {
+func changeMode(ctx context.Context, r Request, h *slock.Hold) (any, error) {
 	var err error
 	switch {
 	case r.Op == "downgrade":
@@ -81,17 +77,17 @@ func changeMode(ctx context.Context, r request, h *slock.Hold) (any, error) {
 func state(h *slock.Hold) map[string]any {
 	d := describe(h)
 	d["mode"], d["keys"], d["metadata"] = h.Mode(), h.Keys(), h.Metadata()
-	d["lost"] = errors.Is(h.Check(), slock.ErrLost)
-	d["reason"] = nil
-	if d["lost"] == true {
-		d["reason"] = reason(h.Context())
+	d["lost"], d["reason"] = h.Lost(), nil
+	var loss *slock.Error
+	if errors.As(h.Check(), &loss) {
+		d["reason"] = loss.Reason
 	}
 	return d
 }
 
 // reason is why the hold was lost; nil if it was released.
 func reason(ctx context.Context) any {
-	var lost *slock.LostError
+	var lost *slock.Error
 	if errors.As(context.Cause(ctx), &lost) {
 		return lost.Reason
 	}

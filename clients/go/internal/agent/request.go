@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -8,24 +8,26 @@ import (
 	"slock.example/go"
 )
 
-// request is one line of input. Its fields are those of all operations.
-type request struct {
+// Request is one line of input. Its fields are those of all operations.
+type Request struct {
 	ID     int64  `json:"id"`
 	Op     string `json:"op"`
 	Locks  string `json:"locks"`
 	Hold   string `json:"hold"`
 	Target int64  `json:"target"`
 
-	Kind       string   `json:"kind"`
-	Nodes      []string `json:"nodes"`
-	Service    string   `json:"service"`
-	User       string   `json:"user"`
-	Password   string   `json:"password"`
-	Waiting    string   `json:"waiting"`
-	Poll       *poll    `json:"poll"`
-	RetryForMS *int64   `json:"retry_for_ms"`
-
-	RetryWaitForMS *int64 `json:"retry_wait_for_ms"`
+	Kind           string   `json:"kind"`
+	Nodes          []string `json:"nodes"`
+	Service        string   `json:"service"`
+	User           string   `json:"user"`
+	Password       string   `json:"password"`
+	PasswordFile   string   `json:"password_file"`
+	PoolSize       int      `json:"pool_size"`
+	ReadTimeoutMS  *int64   `json:"read_timeout_ms"`
+	Prefix         string   `json:"prefix"`
+	RetryForMS     *int64   `json:"retry_for_ms"`
+	RetryWaitForMS *int64   `json:"retry_wait_for_ms"`
+	Poll           *poll    `json:"poll"`
 
 	NodeTimeoutMS *int64   `json:"node_timeout_ms"`
 	DriftFactor   *float64 `json:"drift_factor"`
@@ -34,13 +36,14 @@ type request struct {
 	Key              string   `json:"key"`
 	Keys             []string `json:"keys"`
 	Mode             string   `json:"mode"`
-	Limit            int      `json:"limit"`
+	Limit            *int     `json:"limit"`
 	TTLMS            *int64   `json:"ttl_ms"`
 	WaitMS           *int64   `json:"wait_ms"`
 	Metadata         string   `json:"metadata"`
 	Renew            *bool    `json:"renew"`
-	LongestLeaseMS   *int64   `json:"longest_lease_ms"`
-	Token            string   `json:"token"`
+	MaxHoldMS        *int64   `json:"max_hold_ms"`
+	AtLeastMS        *int64   `json:"at_least_ms"`
+	Token            *string  `json:"token"`
 	MinReplicas      int      `json:"min_replicas"`
 	ReplicaTimeoutMS *int64   `json:"replica_timeout_ms"`
 	Label            string   `json:"label"`
@@ -50,6 +53,10 @@ type request struct {
 	Additions int    `json:"additions"`
 	Counter   string `json:"counter"`
 	Rounds    int    `json:"rounds"`
+
+	MS      int64    `json:"ms"`
+	Command []string `json:"command"`
+	Release bool     `json:"release"`
 }
 
 type poll struct {
@@ -62,25 +69,22 @@ type poll struct {
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
 func (p *poll) strategy() slock.Strategy {
-	s := slock.ExponentialPause(10*time.Millisecond, 100*time.Millisecond)
-	if p == nil {
-		return s
+	attempts := -1
+	if p.Limit != nil {
+		attempts = *p.Limit
 	}
 	switch p.Kind {
 	case "none":
-		s = slock.NoPolling()
+		return slock.ConstantPause(0, 0)
 	case "constant":
-		s = slock.ConstantPause(ms(p.PauseMS))
+		return slock.ConstantPause(ms(p.PauseMS), attempts)
 	case "exponential":
-		s = slock.ExponentialPause(ms(p.PauseMS), ms(p.MostMS))
+		return slock.ExponentialPause(ms(p.PauseMS), ms(p.MostMS), attempts)
 	}
-	if p.Limit != nil {
-		s = s.Limit(*p.Limit)
-	}
-	return s
+	return slock.ExponentialPause(10*time.Millisecond, 100*time.Millisecond, attempts)
 }
 
-func (r request) keys() []string {
+func (r Request) keys() []string {
 	if r.Key != "" {
 		return []string{r.Key}
 	}
@@ -88,7 +92,7 @@ func (r request) keys() []string {
 }
 
 // options are those that the request names.
-func (r request) options() []slock.RequestOption {
+func (r Request) options() []slock.RequestOption {
 	var options []slock.RequestOption
 	if r.TTLMS != nil {
 		options = append(options, slock.TTL(ms(*r.TTLMS)))
@@ -96,8 +100,8 @@ func (r request) options() []slock.RequestOption {
 	if r.WaitMS != nil {
 		options = append(options, slock.Wait(ms(*r.WaitMS)))
 	}
-	if r.Limit > 0 {
-		options = append(options, slock.Limit(r.Limit))
+	if r.Limit != nil {
+		options = append(options, slock.Limit(*r.Limit))
 	}
 	if r.Metadata != "" {
 		options = append(options, slock.Metadata(r.Metadata))
@@ -105,11 +109,14 @@ func (r request) options() []slock.RequestOption {
 	if r.Renew != nil && !*r.Renew {
 		options = append(options, slock.NoRenewal())
 	}
-	if r.LongestLeaseMS != nil {
-		options = append(options, slock.LongestLease(ms(*r.LongestLeaseMS)))
+	if r.MaxHoldMS != nil {
+		options = append(options, slock.MaxHold(ms(*r.MaxHoldMS)))
 	}
-	if r.Token != "" {
-		options = append(options, slock.Token(r.Token))
+	if r.AtLeastMS != nil {
+		options = append(options, slock.AtLeast(ms(*r.AtLeastMS)))
+	}
+	if r.Token != nil {
+		options = append(options, slock.Token(*r.Token))
 	}
 	if r.MinReplicas > 0 {
 		timeout := time.Second
@@ -131,6 +138,7 @@ func name(err error) string {
 		name string
 	}{
 		{slock.ErrLost, "Lost"},
+		{slock.ErrNoAnswer, "NoAnswer"},
 		{slock.ErrTimedOut, "TimedOut"},
 		{slock.ErrNotHeld, "NotHeld"},
 		{slock.ErrWrongMode, "WrongMode"},

@@ -1,9 +1,9 @@
-package main
+package agent
 
 import (
 	"context"
 	"fmt"
-	"runtime"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
@@ -16,7 +16,7 @@ import (
 )
 
 // work lets tasks add to a counter under the lock, or counts those that are under it at once.
-func (o *opened) work(ctx context.Context, r request) (any, error) {
+func (o *opened) work(ctx context.Context, r Request) (any, error) {
 	request := o.request(r)
 	var most atomic.Int64
 	err := inTasks(r.Tasks, func() error {
@@ -36,8 +36,8 @@ func (o *opened) work(ctx context.Context, r request) (any, error) {
 	return map[string]any{"done": r.Tasks * r.Additions, "most": most.Load()}, err
 }
 
-func (o *opened) step(ctx context.Context, r request) (inside int64, err error) {
-	if r.Limit > 0 {
+func (o *opened) step(ctx context.Context, r Request) (inside int64, err error) {
+	if r.Limit != nil {
 		inside, err = o.clients[0].Incr(ctx, r.Counter).Result()
 		if err == nil {
 			err = o.clients[0].Decr(ctx, r.Counter).Err()
@@ -52,7 +52,7 @@ func (o *opened) step(ctx context.Context, r request) (inside int64, err error) 
 }
 
 // waitMany lets tasks acquire and release once each.
-func (o *opened) waitMany(ctx context.Context, r request) (any, error) {
+func (o *opened) waitMany(ctx context.Context, r Request) (any, error) {
 	request := o.request(r)
 	err := inTasks(r.Tasks, func() error {
 		hold, err := request.Lock(ctx)
@@ -99,12 +99,12 @@ func (o *opened) cost(ctx context.Context, rounds int) (any, error) {
 		return hold.Unlock(ctx)
 	}
 	raw := func() error {
-		token := rawToken(0)
-		fence, err := o.clients[0].Do(ctx, "SLOCK.LOCK", "cost", token, 10000).Int64()
+		token := rawToken()
+		err := o.clients[0].Do(ctx, "SLOCK.LOCK", "cost", token, 10000, "META", "host=example pid=12345").Err()
 		if err != nil {
 			return err
 		}
-		return o.clients[0].Do(ctx, "SLOCK.UNLOCK", "cost", token, "FENCE", fence).Err()
+		return o.clients[0].Do(ctx, "SLOCK.MUNLOCK", 1, "cost", token, "REFUSE", 120000).Err()
 	}
 	var ownTimes, rawTimes []time.Duration
 	for turn := 0; turn*100 < rounds; turn++ {
@@ -120,19 +120,19 @@ func (o *opened) cost(ctx context.Context, rounds int) (any, error) {
 }
 
 // pairs compares lock and unlock of tasks that each have a lock of their own with the same two commands by go-redis.
-func (o *opened) pairs(r request) (any, error) {
+func (o *opened) pairs(r Request) (any, error) {
 	return o.compare(r, 0, func(task int) string { return "pairs:" + strconv.Itoa(task) }, nil)
 }
 
 // handoffs compares tasks that take turns at one lock with the same commands by go-redis, where each task that waits
 // has a connection of its own.
-func (o *opened) handoffs(r request) (any, error) {
+func (o *opened) handoffs(r Request) (any, error) {
 	return o.compare(r, r.Tasks, func(int) string { return r.Key }, []any{"WAIT", 0})
 }
 
 // compare measures turns by the library and by go-redis one after the other, five times, and gives the medians of the
 // whole time. Both have clients with the defaults of go-redis, but for the number of connections.
-func (o *opened) compare(r request, connections int, key func(task int) string, wait []any) (any, error) {
+func (o *opened) compare(r Request, connections int, key func(task int) string, wait []any) (any, error) {
 	options := o.options.Simple()
 	options.PoolSize = 0
 	rdb := redis.NewClient(options)
@@ -167,13 +167,13 @@ func (o *opened) compare(r request, connections int, key func(task int) string, 
 		return hold.Unlock(ctx)
 	}
 	byHand := func(task int) error {
-		token := rawToken(task)
-		lock := append([]any{"SLOCK.LOCK", key(task), token, 10000}, wait...)
-		fence, err := plain.Do(ctx, lock...).Int64()
+		token := rawToken()
+		lock := append([]any{"SLOCK.LOCK", key(task), token, 10000, "META", "host=example pid=12345"}, wait...)
+		err := plain.Do(ctx, lock...).Err()
 		if err != nil {
 			return err
 		}
-		return plain.Do(ctx, "SLOCK.UNLOCK", key(task), token, "FENCE", fence).Err()
+		return plain.Do(ctx, "SLOCK.MUNLOCK", 1, key(task), token, "REFUSE", 120000).Err()
 	}
 	var library, raws []time.Duration
 	for turn := range 6 {
@@ -208,7 +208,5 @@ func medianUS(times []time.Duration) float64 {
 	return float64(times[len(times)/2].Nanoseconds()) / 1000
 }
 
-func goroutines() int { return runtime.NumGoroutine() }
-
-// rawToken is as long as a token of the library.
-func rawToken(task int) string { return fmt.Sprintf("raw:%018d", task) }
+// rawToken is as long as a token of the library, and another one for each pair, as those are.
+func rawToken() string { return fmt.Sprintf("raw:%018x", rand.Uint64()) }

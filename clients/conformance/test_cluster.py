@@ -1,0 +1,118 @@
+"""Each library in a cluster: while slots move, and with a prefix."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import pytest
+from driver.agent import Agent
+from driver.languages import each_language
+from driver.sections import Place, Sections
+
+from harness import Cluster, Server, key_slot, rounds, wait_until
+
+TTL_MS = 15_000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    cluster = Cluster().start()
+    yield cluster
+    for node in cluster.nodes:
+        node.stop()
+    cluster.discard()
+
+
+def _fields(cluster: Cluster) -> dict[str, object]:
+    nodes = [f"127.0.0.1:{node.port}" for node in cluster.nodes]
+    return {"locks": "l", "kind": "cluster", "nodes": nodes}
+
+
+def _keys(cluster: Cluster, node: Server, prefix: str) -> Iterator[str]:
+    names = (f"{prefix}{number}" for number in range(10**6))
+    return (name for name in names if cluster.node_of(name) is node)
+
+
+def _nothing_is_left(cluster: Cluster, agents: list[Agent]) -> None:
+    for agent in agents:
+        agent.ask("close", locks="l")
+    for node in cluster.nodes:
+        client = node.client()
+        wait_until(lambda client=client: client.info("slock")["slock_waiters"] == client.dbsize() == 0)
+
+
+def test_slots_move(available: list[str], start_agent: Callable[[str], Agent], cluster: Cluster) -> None:
+    source, target = cluster.nodes[1], cluster.nodes[2]
+    keys = list(islice(_keys(cluster, source, "busy"), 3))
+    agents = [start_agent(name) for name in available]
+    for agent in agents:
+        agent.ask("open", **_fields(cluster))
+    with Sections([Place(agent, {"ttl_ms": TTL_MS}) for agent in agents], keys, 4) as sections:
+        for there, back in rounds(1, 5) * [(source, target)]:
+            sections.go_on()
+            _move(cluster, keys, there, back)
+            sections.go_on()
+            _move(cluster, keys, back, there)
+        sections.go_on()
+    sections.judge()
+    _nothing_is_left(cluster, agents)
+
+
+def _move(cluster: Cluster, keys: list[str], source: Server, target: Server) -> None:
+    """Moves the slots of the keys one by one, as `redis-cli --cluster reshard` does."""
+    for key in keys:
+        slot = key_slot(source, key)
+        cluster.begin_move(slot, source, target)
+        time.sleep(0.05)  # so that some commands meet a slot that is moving
+        while cluster.move_keys(slot, source, target):
+            pass
+        cluster.end_move(slot, source, target)
+
+
+@pytest.mark.parametrize("where", ["here", "there"])
+@pytest.mark.parametrize("name", each_language("test_a_hold_is_released_while_its_slot_moves"))
+def test_a_hold_is_released_while_its_slot_moves(
+    name: str, where: str, start_agent: Callable[[str], Agent], cluster: Cluster
+) -> None:
+    """The key is still here, and its release is not redirected; or it has moved already."""
+    agent, source, target = start_agent(name), cluster.nodes[0], cluster.nodes[1]
+    key = next(_keys(cluster, source, f"{name}{where}"))
+    agent.ask("open", **_fields(cluster))
+    client = source.client()
+    assert client.execute_command("SLOCK.LOCK", key, "other", TTL_MS) > 0
+    waits = agent.start("acquire", locks="l", hold="h", keys=[key], mode="write", ttl_ms=TTL_MS)
+    wait_until(lambda: client.info("slock")["slock_waiters"], 10, "the agent to wait")
+    assert client.execute_command("SLOCK.UNLOCK", key, "other") == 1
+    waits.result()
+    slot = key_slot(source, key)
+    cluster.begin_move(slot, source, target)
+    if where == "there":
+        assert cluster.move_keys(slot, source, target)
+    try:
+        assert agent.ask("release", hold="h") == {}
+        assert client.dbsize() == target.client().dbsize() == 0
+    finally:
+        cluster.end_move(slot, source, target)
+    agent.ask("close", locks="l")
+
+
+@pytest.mark.parametrize("name", each_language("test_a_prefix_in_a_cluster"))
+def test_a_prefix_in_a_cluster(name: str, start_agent: Callable[[str], Agent], cluster: Cluster) -> None:
+    """The hash tag is in the key, or in the prefix: then all locks are on one node."""
+    for prefix, keys in (("app:", ["{job}:a", "{job}:b"]), ("{app}:", ["a", "b"])):
+        agent = start_agent(name)
+        agent.ask("open", prefix=prefix, **_fields(cluster))
+        client = cluster.node_of(f"{prefix}{keys[0]}").client()
+        options = {"locks": "l", "keys": keys, "mode": "write", "ttl_ms": TTL_MS}
+        agent.ask("acquire", hold="h", **options)
+        assert sorted(client.keys()) == [f"{prefix}{key}".encode() for key in keys]
+        waits = agent.start("acquire", hold="w", **options)
+        wait_until(lambda client=client: client.info("slock")["slock_waiters"] > 0, 10, "it to wait")
+        assert agent.ask("info", locks="l", key=keys[1])["waiters"] == 1
+        assert sorted(agent.ask("queues", locks="l")["names"]) == keys
+        assert agent.ask("release", hold="h") == {}
+        waits.result()
+        assert agent.ask("release", hold="w") == {}
+        _nothing_is_left(cluster, [agent])
