@@ -1,101 +1,347 @@
 package example.slock.jedis;
 
 import example.slock.Transport;
-import java.util.Arrays;
-import java.util.Collection;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.List;
-import java.util.Objects;
-import java.util.Set;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
-import java.util.concurrent.SynchronousQueue;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.CopyOnWriteArraySet;
-import java.util.function.BiFunction;
-import java.util.function.Supplier;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.locks.LockSupport;
+import java.util.function.Consumer;
+import org.apache.commons.pool2.impl.GenericObjectPoolConfig;
+import redis.clients.jedis.CommandArguments;
+import redis.clients.jedis.CommandObject;
+import redis.clients.jedis.Connection;
+import redis.clients.jedis.ConnectionPool;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
-import redis.clients.jedis.Protocol;
-import redis.clients.jedis.exceptions.JedisException;
+import redis.clients.jedis.JedisShardedPubSub;
+import redis.clients.jedis.UnifiedJedis;
+import redis.clients.jedis.exceptions.JedisAskDataException;
+import redis.clients.jedis.exceptions.JedisConnectionException;
+import redis.clients.jedis.exceptions.JedisDataException;
+import redis.clients.jedis.exceptions.JedisMovedDataException;
 import redis.clients.jedis.util.JedisClusterCRC16;
+import redis.clients.jedis.util.Pool;
 
-/** Finds servers: the only one, the primary that Sentinels name, or the nodes of a cluster. */
-record JedisTransport(String name, boolean isCluster, JedisClientConfig config, int connections,
-    Supplier<List<String>> primaries) implements Transport {
-  /** What goes on in the background goes on in these threads, which all locks share. */
-  static final Executor THREADS =
-      new ThreadPoolExecutor(0, Integer.MAX_VALUE, 1, TimeUnit.SECONDS, new SynchronousQueue<>(), task -> {
-        Thread thread = new Thread(task, "slock-jedis");
-        thread.setDaemon(true);
-        return thread;
-      });
+/**
+ * The transport over Jedis. The program's calls go over the pool of its client; renewals, channels, and what the pool has no
+ * connection for go over a second pool, whose connections are made as the program's are.
+ */
+final class JedisTransport implements Transport {
+  /** Threads for what no thread of the program waits for, and connections of the second pool. */
+  private static final int MOST = 16;
+  private static final long PAUSE_NANOS = 100_000_000;
+  private static final long PRIMARY_MS = 500;
 
-  static JedisTransport single(HostAndPort server, JedisClientConfig config, int connections) {
-    return new JedisTransport(server.toString(), false, config, connections, () -> List.of(server.toString()));
+  /** One server, with the program's pool (with Sentinel null) and the second one. */
+  private record Node(String address, Pool<Connection> program, ConnectionPool second) {}
+
+  private final UnifiedJedis client;
+  private final JedisClientConfig sentinelConfig;
+  /** By address; without a cluster by the name of the server. */
+  private final Map<String, Node> nodes = new ConcurrentHashMap<>();
+  /** The addresses that the servers of a cluster named. */
+  private final Map<Integer, String> slots = new ConcurrentHashMap<>();
+  private final Map<String, Subscription> subscriptions = new ConcurrentHashMap<>();
+  private final AtomicBoolean isFollowing = new AtomicBoolean();
+  private final ThreadPoolExecutor threads = new ThreadPoolExecutor(MOST, MOST, 1, TimeUnit.SECONDS,
+      new LinkedBlockingQueue<>(), task -> thread("slock-jedis", task));
+
+  JedisTransport(UnifiedJedis client, JedisClientConfig sentinelConfig) {
+    this.client = client;
+    this.sentinelConfig = sentinelConfig;
+    threads.allowCoreThreadTimeOut(true);
   }
 
-  static JedisTransport sentinel(String service, Set<HostAndPort> sentinels, JedisClientConfig sentinelConfig,
-      JedisClientConfig config) {
-    return new JedisTransport(service, false, config, JedisLocks.CONNECTIONS, () -> first(sentinels, sentinelConfig,
-        (asked, address) -> List.of(address.get(0) + ":" + address.get(1)),
-        "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service));
+  private static Thread thread(String name, Runnable task) {
+    Thread thread = new Thread(task, name);
+    thread.setDaemon(true);
+    return thread;
   }
 
-  static JedisTransport cluster(Set<HostAndPort> some, JedisClientConfig config) {
-    Set<HostAndPort> nodes = new CopyOnWriteArraySet<>(some);
-    return new JedisTransport("cluster", true, config, JedisLocks.CONNECTIONS, () -> {
-      List<String> bySlot = first(nodes, config, JedisTransport::bySlot, "CLUSTER", "SLOTS");
-      bySlot.stream().filter(Objects::nonNull).distinct().map(HostAndPort::from).forEach(nodes::add);
-      return bySlot;
-    });
+  /** What a method of the client gives that only some clients have, or null. */
+  @SuppressWarnings("unchecked")
+  private <T> T ask(String method) {
+    try {
+      return (T) client.getClass().getMethod(method).invoke(client);
+    } catch (ReflectiveOperationException e) {
+      return null;
+    }
   }
 
-  /** Asks one after the other, until one answers. Gives what is read in its answer. */
-  private static List<String> first(Collection<HostAndPort> servers, JedisClientConfig config,
-      BiFunction<HostAndPort, List<?>, List<String>> read, String... command) {
-    JedisException last = new JedisException("no address is given");
-    for (HostAndPort server : servers) {
-      int timeout = config.getSocketTimeoutMillis();
-      try (JedisConnection connection = JedisConnection.open(server, config, timeout)) {
-        Object answer = connection.exchange(List.of(List.of(command)), timeout, false).get(0);
-        if (answer instanceof List<?> list) {
-          return read.apply(server, list);
+  private Map<String, ConnectionPool> clusterNodes() {
+    return ask("getClusterNodes");
+  }
+
+  @Override
+  public Topology topology() {
+    boolean isSentinel = sentinelConfig != null && ask("getCurrentMaster") != null;
+    Pool<Connection> pool = ask("getPool");
+    if (!isSentinel && pool == null && clusterNodes() == null) {
+      throw new IllegalArgumentException("the client must be a JedisPooled, RedisClient, JedisCluster or RedisClusterClient, or"
+          + " with JedisLocks.sentinel a JedisSentineled or RedisSentinelClient, not " + client.getClass().getName());
+    }
+    return new Topology(client.getClass().getSimpleName(), clusterNodes() != null, isSentinel, true);
+  }
+
+  // --- commands
+
+  /** The server that has a slot. */
+  private Node node(int slot) {
+    Map<String, ConnectionPool> all = clusterNodes();
+    if (all != null) {
+      String address = slots.get(slot);
+      if (address == null || !all.containsKey(address)) {
+        address = all.keySet().iterator().next();
+      }
+      return node(address, all.get(address));
+    } else if (sentinelConfig != null) {
+      HostAndPort primary = ask("getCurrentMaster");
+      return nodes.computeIfAbsent(primary.toString(),
+          address -> new Node(address, null, new ConnectionPool(primary, sentinelConfig, size())));
+    }
+    return node("", ask("getPool"));
+  }
+
+  private Node node(String address, Pool<Connection> pool) {
+    return nodes.compute(address, (same, node) -> node != null && node.program == pool ? node
+        : new Node(address, pool, new ConnectionPool(pool.getFactory(), size())));
+  }
+
+  private static GenericObjectPoolConfig<Connection> size() {
+    GenericObjectPoolConfig<Connection> size = new GenericObjectPoolConfig<>();
+    size.setMaxTotal(MOST);
+    size.setMaxIdle(MOST);
+    size.setMaxWait(java.time.Duration.ofMillis(800));
+    return size;
+  }
+
+  @Override
+  public CompletionStage<Reply> call(Call call, Executor blocking) {
+    int slot = JedisClusterCRC16.getSlot(call.key());
+    Node node = node(slot);
+    if (node.program != null && node.program.isClosed()) {
+      throw new Unusable("the program has closed its client", null);
+    }
+    boolean isProgram = !call.isReserved() && node.program != null
+        && (node.program.getNumIdle() > 0 || node.program.getNumActive() < node.program.getMaxTotal());
+    Pool<Connection> pool = isProgram ? node.program : node.second;
+    // A connection that has to be made may take longer than the caller can wait.
+    Executor on = blocking != null && pool.getNumIdle() > 0 ? blocking : threads;
+    return CompletableFuture.supplyAsync(() -> call.key().isEmpty() ? everywhere(call) : send(pool, call, slot), on);
+  }
+
+  private Reply everywhere(Call call) {
+    List<Object> replies = new ArrayList<>();
+    Map<String, ConnectionPool> all = clusterNodes();
+    for (Node node : all == null ? List.of(node(0)) : all.entrySet().stream().map(e -> node(e.getKey(), e.getValue())).toList()) {
+      replies.add(send(node.second, call, 0).value());
+    }
+    return new Reply(replies, null, true);
+  }
+
+  private Reply send(Pool<Connection> pool, Call call, int slot) {
+    try (Connection connection = pool.getResource()) {
+      int before = connection.getSoTimeout();
+      try {
+        connection.setSoTimeout((int) (call.limit() / 1_000_000) + 1);
+        Object value = execute(connection, call.words());
+        if (value instanceof ErrorReply error && error.getCause() instanceof JedisMovedDataException moved) {
+          slots.put(slot, moved.getTargetNode().toString());
+          if (!clusterNodes().containsKey(slots.get(slot))) {
+            client.exists(call.key()); // the program's client learns of the node
+          }
+        } else if (value instanceof ErrorReply error && error.getCause() instanceof JedisAskDataException asked) {
+          try (Connection target = clusterNodes().get(asked.getTargetNode().toString()).getResource()) {
+            execute(target, List.of("ASKING"));
+            value = execute(target, call.words());
+          }
         }
-        last = answer instanceof JedisException error ? error : new JedisException(server + " does not know the primary");
-      } catch (JedisException e) {
-        last = e;
+        return new Reply(value, call.then().isEmpty() || value instanceof ErrorReply ? null : execute(connection, call.then()), true);
+      } finally {
+        if (!connection.isBroken()) {
+          connection.setSoTimeout(before);
+        }
+      }
+    } catch (JedisConnectionException e) {
+      pool.clear(); // the other idle connections may be as old
+      throw e;
+    }
+  }
+
+  private static Object execute(Connection connection, List<Object> words) {
+    byte[] name = words.get(0).toString().getBytes(StandardCharsets.US_ASCII);
+    CommandArguments arguments = new CommandArguments(() -> name);
+    words.stream().skip(1).forEach(arguments::add);
+    try {
+      return text(connection.executeCommand(arguments));
+    } catch (JedisDataException e) {
+      return new ErrorReply(e.getMessage(), e);
+    }
+  }
+
+  private static Object text(Object value) {
+    if (value instanceof byte[] bytes) {
+      return new String(bytes, StandardCharsets.UTF_8);
+    } else if (value instanceof List<?> list) {
+      return list.stream().map(JedisTransport::text).toList();
+    }
+    return value instanceof JedisDataException e ? new ErrorReply(e.getMessage(), e) : value;
+  }
+
+  // --- channels
+
+  @Override
+  public Runnable listen(String name, Consumer<String> heard, Runnable changed) {
+    Channel channel = new Channel(name, heard, changed);
+    subscribe(channel);
+    if (sentinelConfig != null && !isFollowing.getAndSet(true)) {
+      follow();
+    }
+    return () -> subscriptions.values().forEach(subscription -> subscription.leave(name));
+  }
+
+  private void subscribe(Channel channel) {
+    String server = node(channel.slot()).address;
+    while (!subscriptions.computeIfAbsent(server, Subscription::new).add(channel)) {
+      Thread.onSpinWait(); // it has just ended
+    }
+  }
+
+  private record Channel(String name, Consumer<String> heard, Runnable changed) {
+    int slot() {
+      return JedisClusterCRC16.getSlot(name);
+    }
+  }
+
+  /** The channels of one server, over a connection and with a thread of its own. It ends with the last channel. */
+  private final class Subscription extends JedisShardedPubSub implements Runnable {
+    private final String server;
+    private final Map<String, Channel> channels = new ConcurrentHashMap<>();
+    private volatile Connection connection;
+    private boolean hasBegun;
+    private boolean isOver;
+
+    Subscription(String server) {
+      this.server = server;
+    }
+
+    synchronized boolean add(Channel channel) {
+      if (isOver) {
+        return false;
+      }
+      channels.put(channel.name, channel);
+      if (!hasBegun) {
+        hasBegun = true;
+        thread("slock-listener", this).start();
+      } else if (isSubscribed()) {
+        ssubscribe(channel.name);
+      }
+      return true;
+    }
+
+    private synchronized boolean isOver() {
+      isOver = channels.isEmpty();
+      if (isOver) {
+        subscriptions.remove(server, this);
+      }
+      return isOver;
+    }
+
+    /** Ends a channel. The others go on over another connection, because this one may be silent. */
+    void leave(String name) {
+      if (channels.remove(name) != null) {
+        threads.execute(this::disconnect);
       }
     }
-    throw last;
-  }
 
-  /** A node that tells no host is at that of the node which was asked. */
-  private static List<String> bySlot(HostAndPort asked, List<?> ranges) {
-    String[] addresses = new String[Protocol.CLUSTER_HASHSLOTS];
-    for (Object range : ranges) {
-      List<?> fields = (List<?>) range;
-      List<?> primary = (List<?>) fields.get(2);
-      String host = Objects.toString(primary.get(0), "");
-      String address = (host.isEmpty() ? asked.getHost() : host) + ":" + primary.get(1);
-      Arrays.fill(addresses, ((Long) fields.get(0)).intValue(), ((Long) fields.get(1)).intValue() + 1, address);
+    private void disconnect() {
+      Connection old = connection;
+      if (old != null) {
+        old.disconnect();
+      }
     }
-    return Arrays.asList(addresses);
+
+    @Override
+    public void run() {
+      while (!isOver()) {
+        Channel first = channels.values().stream().findFirst().orElse(null);
+        try {
+          if (first != null && node(first.slot()).address.equals(server)) {
+            connection = node(first.slot()).second.getFactory().makeObject().getObject();
+            proceed(connection, first.name);
+          } else { // another server has it now
+            List<Channel> all = List.copyOf(channels.values());
+            channels.clear();
+            all.forEach(JedisTransport.this::subscribe);
+          }
+        } catch (JedisMovedDataException moved) {
+          slots.put(moved.getSlot(), moved.getTargetNode().toString());
+        } catch (Exception e) {
+          LockSupport.parkNanos(PAUSE_NANOS);
+        } finally {
+          disconnect();
+        }
+      }
+    }
+
+    @Override
+    public void onSSubscribe(String name, int count) {
+      if (count == 1) { // each by a command of its own, because their slots differ
+        channels.keySet().stream().filter(other -> !other.equals(name)).forEach(this::ssubscribe);
+      }
+      Channel channel = channels.get(name);
+      if (channel != null) {
+        channel.changed.run();
+      }
+    }
+
+    @Override
+    public void onSUnsubscribe(String name, int count) {
+      disconnect(); // the slot has moved
+    }
+
+    @Override
+    public void onSMessage(String name, String message) {
+      Channel channel = channels.get(name);
+      if (channel != null) {
+        channel.heard.accept(message);
+      }
+    }
+  }
+
+  /** Leaves the connections to the former primary when the program's client has heard of another one. */
+  private void follow() {
+    HostAndPort primary = ask("getCurrentMaster");
+    nodes.forEach((address, node) -> {
+      if (!address.equals(String.valueOf(primary)) && nodes.remove(address, node)) {
+        node.second.close();
+      }
+    });
+    subscriptions.forEach((address, subscription) -> {
+      if (!address.equals(String.valueOf(primary))) {
+        subscription.disconnect();
+      }
+    });
+    if (!subscriptions.isEmpty()) {
+      CompletableFuture.delayedExecutor(PRIMARY_MS, TimeUnit.MILLISECONDS, threads).execute(this::follow);
+    } else {
+      isFollowing.set(false);
+    }
   }
 
   @Override
-  public int slot(String key) {
-    return isCluster ? JedisClusterCRC16.getSlot(key) : 0;
-  }
-
-  @Override
-  public CompletionStage<List<String>> look() {
-    return CompletableFuture.supplyAsync(primaries, THREADS);
-  }
-
-  @Override
-  public JedisNode node(String address) {
-    return new JedisNode(HostAndPort.from(address), config, connections);
+  public void close() {
+    subscriptions.values().forEach(subscription -> subscription.channels.keySet().forEach(subscription::leave));
+    nodes.values().forEach(node -> node.second.close());
+    nodes.clear();
   }
 }
