@@ -204,7 +204,7 @@ public final class Locks implements AutoCloseable {
     begin(acquisition);
     CompletableFuture<Hold> hold = acquisition.start().handle((grant, failure) -> {
       Throwable error = unwrap(failure);
-      if (error != null) {
+      if (error != null || grant == null) {
         acquisition.abandon();
       }
       end(acquisition);

@@ -31,11 +31,13 @@ public class SlockException extends RuntimeException {
   /** The causes, of which the last often says most. */
   private static String told(String text, Throwable cause) {
     StringBuilder all = new StringBuilder();
-    for (int n = 0; cause != null && n < MOST_CAUSES; cause = cause.getCause(), n++) {
+    for (int n = 0; cause != null && n < MOST_CAUSES; n++) {
       String next = cause.getMessage();
       if (next != null && !text.contains(next) && all.indexOf(next) < 0) {
         all.append(": ").append(next);
       }
+      Throwable[] others = cause.getSuppressed();
+      cause = cause.getCause() != null || others.length == 0 ? cause.getCause() : others[0];
     }
     return all.toString();
   }

@@ -97,7 +97,7 @@ final class Votes implements Keeper {
     long until = Clock.now() + timeout;
     AtomicReferenceArray<NodeReply> came = new AtomicReferenceArray<>(nodes.size());
     for (int i = 0; i < nodes.size(); i++) {
-      came.set(i, new NodeReply(nodes.get(i).server.topology.name(), false, new TimeoutException("the node is silent")));
+      came.set(i, new NodeReply(nodes.get(i).server.transport.topology().name(), false, new TimeoutException("the node is silent")));
     }
     CompletableFuture<Tally> result = new CompletableFuture<>();
     AtomicLong missing = new AtomicLong(nodes.size());

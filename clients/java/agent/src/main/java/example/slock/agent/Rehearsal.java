@@ -28,13 +28,12 @@ final class Rehearsal {
     Rehearsal rehearsal = new Rehearsal();
     thread(rehearsal::accept);
     try {
-      for (String waiting : List.of("notify", "block", "notify", "block")) {
+      for (int n = 0; n < 3; n++) {
         Request r = new Request();
         r.op = "open";
-        r.waiting = waiting;
         r.retryForMs = 30_000L; // the first command loads hundreds of classes
         r.nodes = List.of("127.0.0.1:" + rehearsal.server.getLocalPort());
-        try (Locks locks = base.open(r, r.options())) {
+        try (Locks locks = base.open(r, r.options()).locks()) {
           locks.write("a").acquireAsync().get().release();
           Hold hold = locks.read("a").acquire();
           hold.upgrade();

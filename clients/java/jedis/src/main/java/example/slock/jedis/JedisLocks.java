@@ -4,6 +4,7 @@ import example.slock.Locks;
 import example.slock.Options;
 import example.slock.Transport;
 import java.util.List;
+import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.UnifiedJedis;
 
@@ -18,7 +19,15 @@ public final class JedisLocks {
 
   /** With options. */
   public static Locks of(UnifiedJedis client, Options options) {
-    return new Locks(new JedisTransport(client, null), options);
+    return of(client, null, null, options);
+  }
+
+  /**
+   * With the address (of a cluster null) and the configuration of the client, which Jedis does not tell. Give them if the time
+   * limits of the client are shorter than a reply may take: the library then makes connections with limits of its own.
+   */
+  public static Locks of(UnifiedJedis client, HostAndPort address, JedisClientConfig config, Options options) {
+    return new Locks(new JedisTransport(client, address, config), options);
   }
 
   /**
@@ -26,11 +35,11 @@ public final class JedisLocks {
    * to the primary have, because Jedis tells neither of them.
    */
   public static Locks sentinel(UnifiedJedis client, JedisClientConfig config, Options options) {
-    return new Locks(new JedisTransport(client, config), options);
+    return of(client, null, config, options);
   }
 
   /** On several independent servers. */
   public static Locks quorum(List<? extends UnifiedJedis> clients, Options options) {
-    return Locks.quorum(clients.stream().map(client -> (Transport) new JedisTransport(client, null)).toList(), options);
+    return Locks.quorum(clients.stream().map(client -> (Transport) new JedisTransport(client, null, null)).toList(), options);
   }
 }

@@ -1,7 +1,10 @@
 package example.slock.jedis;
 
 import example.slock.Transport;
+import java.lang.reflect.Proxy;
+import java.net.SocketTimeoutException;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -15,6 +18,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
+import java.util.stream.Stream;
 import org.apache.commons.pool2.impl.GenericObjectPoolConfig;
 import redis.clients.jedis.CommandArguments;
 import redis.clients.jedis.CommandObject;
@@ -38,6 +42,7 @@ import redis.clients.jedis.util.Pool;
 final class JedisTransport implements Transport {
   /** Threads for what no thread of the program waits for, and connections of the second pool. */
   private static final int MOST = 16;
+  private static final int MOST_MS = 800;
   private static final long PAUSE_NANOS = 100_000_000;
   private static final long PRIMARY_MS = 500;
 
@@ -45,7 +50,13 @@ final class JedisTransport implements Transport {
   private record Node(String address, Pool<Connection> program, ConnectionPool second) {}
 
   private final UnifiedJedis client;
-  private final JedisClientConfig sentinelConfig;
+  private final HostAndPort address;
+  private final JedisClientConfig config;
+  private final boolean isSentinel;
+  /** The last connection that was made, which tells the address. */
+  private volatile String name = "";
+  /** The program's pool could not make a connection lately: until when it is left alone. */
+  private volatile long spared = System.nanoTime();
   /** By address; without a cluster by the name of the server. */
   private final Map<String, Node> nodes = new ConcurrentHashMap<>();
   /** The addresses that the servers of a cluster named. */
@@ -55,10 +66,20 @@ final class JedisTransport implements Transport {
   private final ThreadPoolExecutor threads = new ThreadPoolExecutor(MOST, MOST, 1, TimeUnit.SECONDS,
       new LinkedBlockingQueue<>(), task -> thread("slock-jedis", task));
 
-  JedisTransport(UnifiedJedis client, JedisClientConfig sentinelConfig) {
+  /** The address and the configuration are null if they are not known. */
+  JedisTransport(UnifiedJedis client, HostAndPort address, JedisClientConfig config) {
     this.client = client;
-    this.sentinelConfig = sentinelConfig;
+    this.address = address;
+    this.config = config == null ? null : patient(config);
+    isSentinel = ask("getCurrentMaster") != null;
     threads.allowCoreThreadTimeOut(true);
+  }
+
+  /** The same with time limits of ours. */
+  private static JedisClientConfig patient(JedisClientConfig config) {
+    return (JedisClientConfig) Proxy.newProxyInstance(JedisClientConfig.class.getClassLoader(),
+        new Class<?>[] {JedisClientConfig.class}, (proxy, method, arguments) -> method.getName().endsWith("TimeoutMillis")
+            && !method.getName().startsWith("getBlocking") ? (Object) MOST_MS : method.invoke(config, arguments));
   }
 
   private static Thread thread(String name, Runnable task) {
@@ -83,13 +104,13 @@ final class JedisTransport implements Transport {
 
   @Override
   public Topology topology() {
-    boolean isSentinel = sentinelConfig != null && ask("getCurrentMaster") != null;
-    Pool<Connection> pool = ask("getPool");
-    if (!isSentinel && pool == null && clusterNodes() == null) {
+    boolean isUsable = isSentinel ? config != null : ask("getPool") != null || clusterNodes() != null;
+    if (!isUsable) {
       throw new IllegalArgumentException("the client must be a JedisPooled, RedisClient, JedisCluster or RedisClusterClient, or"
           + " with JedisLocks.sentinel a JedisSentineled or RedisSentinelClient, not " + client.getClass().getName());
     }
-    return new Topology(client.getClass().getSimpleName(), clusterNodes() != null, isSentinel, true);
+    String known = address != null ? address.toString() : name.replaceAll(".*\\{([^{}]*)}.*", "$1");
+    return new Topology(known.isEmpty() ? client.getClass().getSimpleName() : known, clusterNodes() != null, isSentinel, true);
   }
 
   // --- commands
@@ -103,24 +124,25 @@ final class JedisTransport implements Transport {
         address = all.keySet().iterator().next();
       }
       return node(address, all.get(address));
-    } else if (sentinelConfig != null) {
+    } else if (isSentinel) {
       HostAndPort primary = ask("getCurrentMaster");
       return nodes.computeIfAbsent(primary.toString(),
-          address -> new Node(address, null, new ConnectionPool(primary, sentinelConfig, size())));
+          same -> new Node(same, null, new ConnectionPool(primary, config, size())));
     }
     return node("", ask("getPool"));
   }
 
-  private Node node(String address, Pool<Connection> pool) {
-    return nodes.compute(address, (same, node) -> node != null && node.program == pool ? node
-        : new Node(address, pool, new ConnectionPool(pool.getFactory(), size())));
+  private Node node(String at, Pool<Connection> pool) {
+    return nodes.compute(at, (same, node) -> node != null && node.program == pool ? node
+        : new Node(at, pool, config == null ? new ConnectionPool(pool.getFactory(), size())
+            : new ConnectionPool(at.isEmpty() ? address : HostAndPort.from(at), config, size())));
   }
 
   private static GenericObjectPoolConfig<Connection> size() {
     GenericObjectPoolConfig<Connection> size = new GenericObjectPoolConfig<>();
     size.setMaxTotal(MOST);
     size.setMaxIdle(MOST);
-    size.setMaxWait(java.time.Duration.ofMillis(800));
+    size.setMaxWait(Duration.ofMillis(MOST_MS));
     return size;
   }
 
@@ -131,25 +153,27 @@ final class JedisTransport implements Transport {
     if (node.program != null && node.program.isClosed()) {
       throw new Unusable("the program has closed its client", null);
     }
-    boolean isProgram = !call.isReserved() && node.program != null
+    boolean isProgram = !call.isReserved() && node.program != null && System.nanoTime() - spared >= 0
         && (node.program.getNumIdle() > 0 || node.program.getNumActive() < node.program.getMaxTotal());
     Pool<Connection> pool = isProgram ? node.program : node.second;
     // A connection that has to be made may take longer than the caller can wait.
     Executor on = blocking != null && pool.getNumIdle() > 0 ? blocking : threads;
-    return CompletableFuture.supplyAsync(() -> call.key().isEmpty() ? everywhere(call) : send(pool, call, slot), on);
+    return CompletableFuture.supplyAsync(() -> call.key().isEmpty() ? everywhere(call) : send(pool, call, slot, true), on);
   }
 
   private Reply everywhere(Call call) {
     List<Object> replies = new ArrayList<>();
     Map<String, ConnectionPool> all = clusterNodes();
     for (Node node : all == null ? List.of(node(0)) : all.entrySet().stream().map(e -> node(e.getKey(), e.getValue())).toList()) {
-      replies.add(send(node.second, call, 0).value());
+      replies.add(send(node.second, call, 0, true).value());
     }
     return new Reply(replies, null, true);
   }
 
-  private Reply send(Pool<Connection> pool, Call call, int slot) {
+  /** A connection that has ended while it was idle says nothing of the server: then the command is sent once more. */
+  private Reply send(Pool<Connection> pool, Call call, int slot, boolean isFirst) {
     try (Connection connection = pool.getResource()) {
+      name = name.isEmpty() ? connection.toString() : name;
       int before = connection.getSoTimeout();
       try {
         connection.setSoTimeout((int) (call.limit() / 1_000_000) + 1);
@@ -165,7 +189,7 @@ final class JedisTransport implements Transport {
             value = execute(target, call.words());
           }
         }
-        return new Reply(value, call.then().isEmpty() || value instanceof ErrorReply ? null : execute(connection, call.then()), true);
+        return new Reply(value, call.then().isEmpty() || value instanceof ErrorReply ? null : execute(connection, call.then()), isFirst);
       } finally {
         if (!connection.isBroken()) {
           connection.setSoTimeout(before);
@@ -173,6 +197,12 @@ final class JedisTransport implements Transport {
       }
     } catch (JedisConnectionException e) {
       pool.clear(); // the other idle connections may be as old
+      if (isFirst && !(e.getCause() instanceof SocketTimeoutException)) {
+        return send(pool, call, slot, false);
+      }
+      if (pool != node(slot).second) {
+        spared = System.nanoTime() + 10 * PAUSE_NANOS;
+      }
       throw e;
     }
   }
@@ -192,7 +222,11 @@ final class JedisTransport implements Transport {
     if (value instanceof byte[] bytes) {
       return new String(bytes, StandardCharsets.UTF_8);
     } else if (value instanceof List<?> list) {
-      return list.stream().map(JedisTransport::text).toList();
+      return list.stream().map(JedisTransport::text)
+          .flatMap(one -> ((List<?>) list).get(0) instanceof Map.Entry ? ((List<?>) one).stream() : Stream.of(one)).toList();
+    }
+    if (value instanceof Map.Entry<?, ?> entry) { // of a map by RESP3
+      return List.of(text(entry.getKey()), text(entry.getValue()));
     }
     return value instanceof JedisDataException e ? new ErrorReply(e.getMessage(), e) : value;
   }
@@ -203,7 +237,7 @@ final class JedisTransport implements Transport {
   public Runnable listen(String name, Consumer<String> heard, Runnable changed) {
     Channel channel = new Channel(name, heard, changed);
     subscribe(channel);
-    if (sentinelConfig != null && !isFollowing.getAndSet(true)) {
+    if (isSentinel && !isFollowing.getAndSet(true)) {
       follow();
     }
     return () -> subscriptions.values().forEach(subscription -> subscription.leave(name));
