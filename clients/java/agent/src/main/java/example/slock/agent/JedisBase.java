@@ -6,6 +6,7 @@ import example.slock.jedis.JedisLocks;
 import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
+import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.Map;
 import java.util.Set;
@@ -110,7 +111,9 @@ final class JedisBase implements Base {
 
   @Override
   public Locks openQuorum(Request r, Options options) {
-    return JedisLocks.quorum(r.nodes.stream().map(node -> single(node, config(r), r.poolSize)).toList(), options);
+    Map<HostAndPort, UnifiedJedis> clients = new LinkedHashMap<>();
+    r.nodes.forEach(node -> clients.put(HostAndPort.from(node), single(node, config(r), r.poolSize)));
+    return JedisLocks.quorum(clients, config(r), options);
   }
 
   @Override

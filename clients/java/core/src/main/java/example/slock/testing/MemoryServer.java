@@ -174,7 +174,7 @@ public final class MemoryServer implements Transport {
       case "WAIT": // for replicas: there are none
         return 0L;
       case "DEL":
-        return locks.remove(words.get(0)) == null ? 0L : 1L;
+        return words.stream().filter(key -> locks.remove(key) != null).count();
       case "QUEUES":
         return queues();
       default:

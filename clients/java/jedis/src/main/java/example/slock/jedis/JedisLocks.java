@@ -3,7 +3,9 @@ package example.slock.jedis;
 import example.slock.Locks;
 import example.slock.Options;
 import example.slock.Transport;
+import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.UnifiedJedis;
@@ -38,8 +40,10 @@ public final class JedisLocks {
     return of(client, null, config, options);
   }
 
-  /** On several independent servers. */
-  public static Locks quorum(List<? extends UnifiedJedis> clients, Options options) {
-    return Locks.quorum(clients.stream().map(client -> (Transport) new JedisTransport(client, null, null)).toList(), options);
+  /** On several independent servers, by their addresses, and the configuration of the clients, which Jedis does not tell. */
+  public static Locks quorum(Map<HostAndPort, ? extends UnifiedJedis> clients, JedisClientConfig config, Options options) {
+    List<Transport> nodes = new ArrayList<>();
+    clients.forEach((address, client) -> nodes.add(new JedisTransport(client, address, config)));
+    return Locks.quorum(nodes, options);
   }
 }
