@@ -84,7 +84,9 @@ final class Rehearsal {
     if (words[0].equals("SSUBSCRIBE")) {
       listening = to;
       write(to, array("ssubscribe", words[1]) + ":1\r\n");
-    } else if (words.length > 3 && words[words.length - 3].equals("NOTIFY")) {
+    } else if (all.contains(" NOTIFY ") && listening == null) {
+      write(to, "-NOSUBSCRIBER not yet\r\n");
+    } else if (all.contains(" NOTIFY ")) {
       write(to, "$-1\r\n");
       String message = "7 " + words[words.length - 1];
       write(listening, array("smessage", words[words.length - 2]) + "$" + message.length() + "\r\n" + message + "\r\n");

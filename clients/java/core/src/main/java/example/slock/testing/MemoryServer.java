@@ -35,7 +35,8 @@ public final class MemoryServer implements Transport {
   private static final String WRITE = "write";
   private static final String READ = "read";
   private static final String UPGRADE = "upgrade";
-  private static final long YEAR_MS = 365L * 24 * 3600 * 1000;
+  private static final long DAY_MS = 24L * 3600 * 1000;
+  private static final long YEAR_MS = 365 * DAY_MS;
 
   private static final class Holder {
     String token;
@@ -208,6 +209,9 @@ public final class MemoryServer implements Transport {
     ask.mode = name.equals("UPGRADE") ? UPGRADE : name.contains("RLOCK") ? READ : WRITE;
     if (!Set.of("UNLOCK", "RUNLOCK", "MUNLOCK", "CANCEL", "PTTL").contains(name)) {
       ask.ttl = Long.parseLong(words.next());
+      if (ask.ttl < 1 || ask.ttl > DAY_MS) {
+        throw error("ERR the ttl must be 1 to " + DAY_MS + " ms");
+      }
     }
     while (words.hasNext()) {
       switch (words.next().toUpperCase(Locale.ROOT)) {
@@ -294,7 +298,8 @@ public final class MemoryServer implements Transport {
     boolean isUpgrade = ask.mode.equals(UPGRADE);
     boolean isSecond = isUpgrade && queue.stream().anyMatch(w -> w.mode.equals(UPGRADE) && w.keys.equals(ask.keys));
     if (isSecond || waitsFor(ask, ask.token, new HashSet<>())) {
-      throw error("DEADLOCK " + ask.token + " and the owner of " + ask.keys.get(0) + " wait for each other");
+      throw error("DEADLOCK " + ask.token + " and " + locks.get(ask.keys.get(0)).holders.stream().map(h -> h.token).toList()
+          + " wait for each other");
     }
     queue.add(isUpgrade ? 0 : queue.size(), ask);
     CompletableFuture.delayedExecutor(ask.wait, TimeUnit.MILLISECONDS).execute(this::look);
