@@ -9,7 +9,6 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionStage;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ScheduledFuture;
 import java.util.function.Consumer;
@@ -232,9 +231,11 @@ final class Kept {
           l.lengthen(answer.sent(), extension.ttl());
         }
       });
-      Throwable end = wrong != null ? wrong : isGone ? null : error;
-      return end == null ? CompletableFuture.<Void>completedFuture(null) : CompletableFuture.<Void>failedFuture(end);
-    }).thenCompose(done -> (CompletionStage<Void>) done);
+      if (wrong != null || error != null && !isGone) {
+        throw Protocol.failure(wrong != null ? wrong : error);
+      }
+      return null;
+    });
   }
 
   /** Confirms a hold whose server may be another one. */
@@ -274,8 +275,11 @@ final class Kept {
       } else if (error != null) {
         locks.report.releaseFailed(label(), owner.names(), error);
       }
-      return error == null ? CompletableFuture.<Void>completedFuture(null) : CompletableFuture.<Void>failedFuture(error);
-    }).thenCompose(done -> (CompletionStage<Void>) done);
+      if (error != null) {
+        throw Protocol.failure(error);
+      }
+      return null;
+    });
   }
 
   // --- changes of mode. While one is open the hold is renewed without its fence: the server may have given another one
@@ -308,7 +312,7 @@ final class Kept {
         }
       });
       return settled(error, isOpen, () -> settleUpgrade(server, was.ttl));
-    }).thenCompose(done -> (CompletionStage<Void>) done);
+    }).thenCompose(done -> done);
     return new Upgrade(acquisition, result);
   }
 
@@ -333,7 +337,7 @@ final class Kept {
       Throwable error = unwrap(failure);
       return settled(error, error instanceof SlockException.NoAnswer,
           () -> downgrade(server, was, Protocol.REFUSE, Runnable::run));
-    }).thenCompose(done -> (CompletionStage<Void>) done);
+    }).thenCompose(done -> done);
   }
 
   private CompletableFuture<Void> downgrade(Server server, Lease was, long limit, Executor on) {

@@ -39,8 +39,9 @@ final class Listener {
   private static final class Channel {
     final int slot;
     final String name;
-    /** Since when it has no subscription; {@link Clock#NEVER} once it had one. */
-    long since = Clock.now();
+    boolean wasUp;
+    /** When a request was first refused because it has no subscription. */
+    long refusedAt = Clock.NEVER;
     Runnable stop;
 
     Channel(int slot, String name) {
@@ -96,11 +97,11 @@ final class Listener {
       if (channel == null) {
         return isDenied;
       }
-      boolean wasUp = channel.since == Clock.NEVER;
-      if (isDenied || !wasUp && Clock.now() - channel.since > TRIAL) {
+      channel.refusedAt = Math.min(channel.refusedAt, Clock.now());
+      if (isDenied || !channel.wasUp && Clock.now() - channel.refusedAt > TRIAL) {
         deniedUntil = Clock.now() + 10 * TRIAL;
         server.locks.report.polls(error.getMessage());
-      } else if (!wasUp) {
+      } else if (!channel.wasUp) {
         return false;
       }
       channels.remove(channel.slot); // the server that has the key may be another one
@@ -114,15 +115,13 @@ final class Listener {
 
   /** Has all requests of a channel sent again. */
   private void again(Channel channel) {
-    boolean wasUp;
     List<Ticket> all;
     synchronized (this) {
-      wasUp = channel.since == Clock.NEVER;
-      channel.since = Clock.NEVER;
+      channel.wasUp = true;
       all = tickets.values().stream().filter(ticket -> ticket.slot == channel.slot).toList();
     }
     all.forEach(ticket -> ticket.put(AGAIN));
-    if (wasUp && server.topology.hasFailover()) {
+    if (server.topology.hasFailover()) {
       server.locks.confirm();
     }
   }

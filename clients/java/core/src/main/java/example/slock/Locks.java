@@ -8,7 +8,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ForkJoinPool;
@@ -210,11 +209,11 @@ public final class Locks implements AutoCloseable {
       end(acquisition);
       report.waited(request.label(), acquisition.began, error == null && grant == null, error);
       if (error != null) {
-        return CompletableFuture.<Hold>failedFuture(error);
+        throw Protocol.failure(error);
       }
-      return CompletableFuture.completedFuture(grant == null ? null
-          : new Hold(new Kept(this, acquisition.keeper(), acquisition.owner(), request.settings, request.mode, grant)));
-    }).thenCompose(done -> (CompletionStage<Hold>) done);
+      return grant == null ? null
+          : new Hold(new Kept(this, acquisition.keeper(), acquisition.owner(), request.settings, request.mode, grant));
+    });
     return new Acquiring(acquisition, hold);
   }
 
@@ -259,12 +258,12 @@ public final class Locks implements AutoCloseable {
       return server.ask(r.keys, server.settings.retryFor, owner.adopt(r.mode, r.settings), on).handle((answer, failure) -> {
         boolean isWrong = unwrap(failure) instanceof SlockException.WrongMode;
         if (failure != null && !isWrong) {
-          return CompletableFuture.<Adopted>failedFuture(unwrap(failure));
+          throw Protocol.failure(unwrap(failure));
         } else if (isWrong || answer.number() == 0) {
-          return CompletableFuture.<Adopted>failedFuture(new SlockException.NotHeld(r.keys, r.mode));
+          throw new SlockException.NotHeld(r.keys, r.mode);
         }
-        return CompletableFuture.completedFuture(new Adopted(server, owner, new Grant(answer.number(), answer.sent())));
-      }).thenCompose(done -> (CompletionStage<Adopted>) done);
+        return new Adopted(server, owner, new Grant(answer.number(), answer.sent()));
+      });
     }
 
     @Override

@@ -180,6 +180,11 @@ final class Protocol {
     return error instanceof CompletionException && error.getCause() != null ? error.getCause() : error;
   }
 
+  /** What a step of a future throws to fail with this. */
+  static CompletionException failure(Throwable error) {
+    return new CompletionException(error);
+  }
+
   /** Whether the same command may be sent again after this. */
   static boolean passes(Throwable error) {
     if (error instanceof ErrorReply reply) {

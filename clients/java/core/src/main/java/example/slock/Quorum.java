@@ -4,7 +4,6 @@ import example.slock.Acquisition.Grant;
 import example.slock.SlockException.NodeReply;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionStage;
 import java.util.concurrent.Executor;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Predicate;
@@ -139,7 +138,7 @@ final class Quorum implements Backend {
       votes = new Votes(quorum, request);
       return votes.attempt(this).handle((tally, error) -> {
         if (error != null) {
-          return CompletableFuture.<Grant>failedFuture(error);
+          throw Protocol.failure(Protocol.unwrap(error));
         }
         lastTally = tally;
         last = null;
@@ -157,7 +156,7 @@ final class Quorum implements Backend {
           last = new TimeoutException("too few nodes replied");
         }
         return CompletableFuture.<Grant>failedFuture(Protocol.Signal.POLL);
-      }).thenCompose(done -> (CompletionStage<Grant>) done);
+      }).thenCompose(done -> done);
     }
   }
 }

@@ -10,7 +10,6 @@ import java.util.ArrayDeque;
 import java.util.List;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionStage;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeoutException;
@@ -279,15 +278,10 @@ final class Server implements Keeper {
     boolean[] wasAlone = {true};
     CompletableFuture<Answer> answer = repeat(owner.names(), settings.retryFor,
         until -> number(call, until, on).whenComplete((a, error) -> wasAlone[0] &= error == null && a.isAlone()), on);
-    return answer.handle((a, error) -> {
-      if (error == null) {
-        // The server does not remember the end of a token of the program's: of two copies the second finds nothing.
-        return CompletableFuture.completedFuture(a.number() == whole || owner.isGiven() && !wasAlone[0]);
-      }
+    return answer.whenComplete((a, error) -> {
       if (unwrap(error) instanceof SlockException.NoAnswer) {
         deliver(call, most);
-      }
-      return CompletableFuture.<Boolean>failedFuture(unwrap(error));
-    }).thenCompose(done -> (CompletionStage<Boolean>) done);
+      } // The server does not remember the end of a token of the program's: of two copies the second finds nothing.
+    }).thenApply(a -> a.number() == whole || owner.isGiven() && !wasAlone[0]);
   }
 }

@@ -10,7 +10,6 @@ import example.slock.Transport.Call;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionStage;
 import java.util.concurrent.Executor;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -61,13 +60,13 @@ final class Votes implements Keeper {
         isAsked.set(false);
         if (failure == null) {
           fence.set(answer.number());
-          return CompletableFuture.completedFuture(answer.number() > 0);
+          return answer.number() > 0;
         } else if (Set.of("WRONGMODE", "NOTHELD", "WRONGTYPE").contains(Protocol.code(unwrap(failure)))) {
           fence.set(0);
-          return CompletableFuture.completedFuture(false);
+          return false;
         }
-        return CompletableFuture.<Boolean>failedFuture(unwrap(failure));
-      }).thenCompose(done -> (CompletionStage<Boolean>) done);
+        throw Protocol.failure(unwrap(failure));
+      });
     }
 
     /** Ends the hold here, in the background if the node does not reply in time. */
@@ -134,7 +133,7 @@ final class Votes implements Keeper {
       // It waits, because the next attempt would find what this one holds.
       return ask(ttl, none -> false, (node, until) -> node.release(owner, until)).thenCompose(ended -> failure == null
           ? CompletableFuture.completedFuture(tally.inVain()) : CompletableFuture.<Tally>failedFuture(Signal.LEFT));
-    }).thenCompose(done -> (CompletionStage<Tally>) done);
+    }).thenCompose(done -> done);
   }
 
   /**
@@ -150,20 +149,23 @@ final class Votes implements Keeper {
       long before = node.fence.get();
       return node.take(call, end).handle((granted, failure) -> {
         if (failure == null || Protocol.code(unwrap(failure)).equals("GRACE")) { // it gives no new hold: it has not got this one
-          return CompletableFuture.completedFuture(failure == null && before != 0 && node.fence.get() == before);
+          return failure == null && before != 0 && node.fence.get() == before;
         }
-        return CompletableFuture.<Boolean>failedFuture(unwrap(failure));
-      }).thenCompose(done -> (CompletionStage<Boolean>) done);
-    }).thenCompose(tally -> tally.isCertain()
-        ? CompletableFuture.completedFuture(new Server.Answer(tally.isGranted() ? 1 : 0, now, true))
-        : CompletableFuture.failedFuture(tally.missed(owner.names(), Clock.now() - now)));
+        throw Protocol.failure(unwrap(failure));
+      });
+    }).thenApply(tally -> new Server.Answer(certainly(tally, Clock.now() - now) ? 1 : 0, now, true));
   }
 
   @Override
   public CompletableFuture<Boolean> end(Owner owner, long fence, long after, boolean isWaitedFor, Executor on) {
     return ask(request.settings.ttl, Tally::isCertain, (node, until) -> after > 0
-        ? node.server.end(owner, node.fence.get(), after, true, on) : node.release(owner, until)).thenCompose(tally ->
-            tally.isCertain() ? CompletableFuture.completedFuture(tally.isGranted())
-                : CompletableFuture.failedFuture(tally.missed(owner.names(), 0)));
+        ? node.server.end(owner, node.fence.get(), after, true, on) : node.release(owner, until)).thenApply(tally -> certainly(tally, 0));
+  }
+
+  private boolean certainly(Tally tally, long waited) {
+    if (!tally.isCertain()) {
+      throw tally.missed(owner.names(), waited);
+    }
+    return tally.isGranted();
   }
 }

@@ -33,6 +33,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
+import java.util.jar.JarFile;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -99,10 +100,14 @@ class PromisesTest {
   @Test
   void aViewWhoseThreadHasDiedIsNotRenewed() throws Exception {
     Locks brief = new Locks(memory, new Options().ttl(Duration.ofMillis(300)));
-    Thread thread = new Thread(() -> brief.lock("a").lock());
+    CompletableFuture<Boolean> isHeld = new CompletableFuture<>();
+    Thread thread = new Thread(() -> {
+      brief.lock("a").lock();
+      isHeld.complete(brief.lock("a").isHeldByCurrentThread());
+    });
     thread.start();
+    assertTrue(isHeld.get());
     thread.join();
-    assertEquals(1, memory.holders("a").size());
     until("the lock to end", () -> memory.holders("a").isEmpty());
   }
 
@@ -223,8 +228,9 @@ class PromisesTest {
 
   @Test
   void namesOnTheModulePathAreThoseOfThePackages() throws Exception {
-    for (String jar : List.of("core/target/slock-client", "lettuce/target/slock-client-lettuce", "jedis/target/slock-client-jedis")) {
-      try (java.util.jar.JarFile file = new java.util.jar.JarFile("../" + jar + "-0.1.0.jar")) {
+    for (String jar : List.of("core/target/slock-client", "lettuce/target/slock-client-lettuce",
+        "jedis/target/slock-client-jedis")) {
+      try (JarFile file = new JarFile("../" + jar + "-0.1.0.jar")) {
         assertEquals("example.slock" + jar.replaceAll("core.*|/.*", "").replaceAll("(.+)", ".$1"),
             file.getManifest().getMainAttributes().getValue("Automatic-Module-Name"));
       }

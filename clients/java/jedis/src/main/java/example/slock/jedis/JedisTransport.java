@@ -53,6 +53,9 @@ final class JedisTransport implements Transport {
   private final HostAndPort address;
   private final JedisClientConfig config;
   private final boolean isSentinel;
+  private final boolean isCluster;
+  /** Of a client of one server; else null. */
+  private final Pool<Connection> pool;
   /** The last connection that was made, which tells the address. */
   private volatile String name = "";
   /** The program's pool could not make a connection lately: until when it is left alone. */
@@ -72,6 +75,8 @@ final class JedisTransport implements Transport {
     this.address = address;
     this.config = config == null ? null : patient(config);
     isSentinel = ask("getCurrentMaster") != null;
+    isCluster = ask("getClusterNodes") != null;
+    pool = ask("getPool");
     threads.allowCoreThreadTimeOut(true);
   }
 
@@ -99,18 +104,18 @@ final class JedisTransport implements Transport {
   }
 
   private Map<String, ConnectionPool> clusterNodes() {
-    return ask("getClusterNodes");
+    return isCluster ? ask("getClusterNodes") : null;
   }
 
   @Override
   public Topology topology() {
-    boolean isUsable = isSentinel ? config != null : ask("getPool") != null || clusterNodes() != null;
+    boolean isUsable = isSentinel ? config != null : pool != null || isCluster;
     if (!isUsable) {
       throw new IllegalArgumentException("the client must be a JedisPooled, RedisClient, JedisCluster or RedisClusterClient, or"
           + " with JedisLocks.sentinel a JedisSentineled or RedisSentinelClient, not " + client.getClass().getName());
     }
     String known = address != null ? address.toString() : name.replaceAll(".*\\{([^{}]*)}.*", "$1");
-    return new Topology(known.isEmpty() ? client.getClass().getSimpleName() : known, clusterNodes() != null, isSentinel, true);
+    return new Topology(known.isEmpty() ? client.getClass().getSimpleName() : known, isCluster, isSentinel, true);
   }
 
   // --- commands
@@ -129,7 +134,7 @@ final class JedisTransport implements Transport {
       return nodes.computeIfAbsent(primary.toString(),
           same -> new Node(same, null, new ConnectionPool(primary, config, size())));
     }
-    return node("", ask("getPool"));
+    return node("", pool);
   }
 
   private Node node(String at, Pool<Connection> pool) {
@@ -155,10 +160,10 @@ final class JedisTransport implements Transport {
     }
     boolean isProgram = !call.isReserved() && node.program != null && System.nanoTime() - spared >= 0
         && (node.program.getNumIdle() > 0 || node.program.getNumActive() < node.program.getMaxTotal());
-    Pool<Connection> pool = isProgram ? node.program : node.second;
+    Pool<Connection> over = isProgram ? node.program : node.second;
     // A connection that has to be made may take longer than the caller can wait.
-    Executor on = blocking != null && pool.getNumIdle() > 0 ? blocking : threads;
-    return CompletableFuture.supplyAsync(() -> call.key().isEmpty() ? everywhere(call) : send(pool, call, slot, true), on);
+    Executor on = blocking != null && over.getNumIdle() > 0 ? blocking : threads;
+    return CompletableFuture.supplyAsync(() -> call.key().isEmpty() ? everywhere(call) : send(over, call, slot, true), on);
   }
 
   private Reply everywhere(Call call) {
@@ -171,8 +176,8 @@ final class JedisTransport implements Transport {
   }
 
   /** A connection that has ended while it was idle says nothing of the server: then the command is sent once more. */
-  private Reply send(Pool<Connection> pool, Call call, int slot, boolean isFirst) {
-    try (Connection connection = pool.getResource()) {
+  private Reply send(Pool<Connection> over, Call call, int slot, boolean isFirst) {
+    try (Connection connection = over.getResource()) {
       name = name.isEmpty() ? connection.toString() : name;
       int before = connection.getSoTimeout();
       try {
@@ -196,11 +201,11 @@ final class JedisTransport implements Transport {
         }
       }
     } catch (JedisConnectionException e) {
-      pool.clear(); // the other idle connections may be as old
+      over.clear(); // the other idle connections may be as old
       if (isFirst && !(e.getCause() instanceof SocketTimeoutException)) {
-        return send(pool, call, slot, false);
+        return send(over, call, slot, false);
       }
-      if (pool != node(slot).second) {
+      if (over != node(slot).second) {
         spared = System.nanoTime() + 10 * PAUSE_NANOS;
       }
       throw e;

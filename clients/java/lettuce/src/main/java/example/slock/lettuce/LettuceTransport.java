@@ -86,7 +86,11 @@ final class LettuceTransport implements Transport {
 
     synchronized void drop() {
       if (current != null) {
-        current.thenAccept(StatefulConnection::closeAsync);
+        current.thenAccept(connection -> {
+          if (connection.isOpen()) {
+            connection.closeAsync();
+          }
+        });
       }
       current = null;
     }
@@ -304,7 +308,7 @@ final class LettuceTransport implements Transport {
             }
           });
           return connection.async().ssubscribe(channel.name);
-        }).whenComplete((done, error) -> {
+        }).orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS).whenComplete((done, error) -> {
           if (error != null && !(error.getCause() instanceof RedisCommandExecutionException)) {
             again.run();
           }
@@ -349,13 +353,15 @@ final class LettuceTransport implements Transport {
         .orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS).whenComplete((address, error) -> {
           if (error != null) {
             sentinel.drop();
-          } else if (address != null && primary != null && !primary.equals(address)) {
+          } else if (address != null && !address.equals(primary)) { // or the first: what was opened before may be too old
+            primary = address;
             commands.drop();
             reopen();
           }
-          primary = address != null ? address : primary;
           if (!channels.isEmpty()) {
             later(PRIMARY_MS, this::follow);
+          } else {
+            primary = null;
           }
         });
   }
