@@ -173,8 +173,8 @@ final class Kept {
     }
     if (isFree) {
       Lease now = snapshot();
-      alone(() -> extend(now.ttl, Clock.now() + Math.min(now.ttl / 4, now.until - Clock.now()), Runnable::run))
-          .whenComplete((done, error) -> {
+      long wait = Math.min(Math.min(now.ttl / 4, Server.TRY), now.until - Clock.now());
+      alone(() -> extend(now.ttl, Clock.now() + wait, Runnable::run)).whenComplete((done, error) -> {
             if (error != null && check() == null) {
               locks.report.renewalFailed(label(), owner.names(), Protocol.explain(unwrap(error), owner.names()));
             }

@@ -113,8 +113,12 @@ final class LettuceTransport implements Transport {
 
   LettuceTransport(RedisClient client, RedisURI of) {
     program = client;
-    uri = RedisURI.builder(of).withTimeout(OPENING).build();
-    uri.getSentinels().forEach(one -> one.setTimeout(OPENING));
+    RedisURI.Builder copy = RedisURI.builder(of).withTimeout(OPENING);
+    if (of.getSentinelMasterId() != null) {
+      copy.withSentinelMasterId(of.getSentinelMasterId());
+      of.getSentinels().forEach(one -> copy.withSentinel(RedisURI.builder(one).withTimeout(OPENING).build()));
+    }
+    uri = copy.build();
     cluster = null;
     resources = client.getResources();
     own = RedisClient.create(resources);
