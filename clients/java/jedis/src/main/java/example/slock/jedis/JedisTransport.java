@@ -40,8 +40,9 @@ import redis.clients.jedis.util.Pool;
  * connection for go over a second pool, whose connections are made as the program's are.
  */
 final class JedisTransport implements Transport {
-  /** Threads for what no thread of the program waits for, and connections of the second pool. */
-  private static final int MOST = 16;
+  /** Connections of the second pool, and threads for what no thread of the program waits for. */
+  private static final int MOST = 4;
+  private static final int THREADS = 16;
   private static final int MOST_MS = 800;
   private static final long PAUSE_NANOS = 100_000_000;
   private static final long PRIMARY_MS = 500;
@@ -66,7 +67,7 @@ final class JedisTransport implements Transport {
   private final Map<Integer, String> slots = new ConcurrentHashMap<>();
   private final Map<String, Subscription> subscriptions = new ConcurrentHashMap<>();
   private final AtomicBoolean isFollowing = new AtomicBoolean();
-  private final ThreadPoolExecutor threads = new ThreadPoolExecutor(MOST, MOST, 1, TimeUnit.SECONDS,
+  private final ThreadPoolExecutor threads = new ThreadPoolExecutor(THREADS, THREADS, 1, TimeUnit.SECONDS,
       new LinkedBlockingQueue<>(), task -> thread("slock-jedis", task));
 
   /** The address and the configuration are null if they are not known. */

@@ -313,7 +313,14 @@ final class LettuceTransport implements Transport {
           });
           return connection.async().ssubscribe(channel.name);
         }).orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS).whenComplete((done, error) -> {
-          if (error != null && !(error.getCause() instanceof RedisCommandExecutionException)) {
+          if (error == null) {
+            return;
+          }
+          boolean hasMoved = String.valueOf(error.getMessage()).contains("MOVED ");
+          if (hasMoved) {
+            cluster.refreshPartitionsAsync();
+          }
+          if (hasMoved || !(error.getCause() instanceof RedisCommandExecutionException)) { // else the user may not listen
             again.run();
           }
         });
