@@ -11,6 +11,7 @@ import java.util.function.Function;
 /** A thread that waits for the end of a call, and runs the steps of the call meanwhile: so it costs no other thread. */
 final class Caller implements Executor {
   private final LinkedBlockingQueue<Runnable> steps = new LinkedBlockingQueue<>();
+  private final Thread thread = Thread.currentThread();
   private volatile boolean hasLeft;
 
   @Override
@@ -18,6 +19,15 @@ final class Caller implements Executor {
     steps.add(step);
     if (hasLeft) {
       runElsewhere();
+    }
+  }
+
+  /** Runs what blocks: at once if this is the thread that waits. */
+  void block(Runnable task) {
+    if (Thread.currentThread() == thread) {
+      task.run();
+    } else {
+      execute(task);
     }
   }
 

@@ -11,7 +11,6 @@ import java.util.List;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
-import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeoutException;
 import java.util.function.LongFunction;
 
@@ -53,16 +52,18 @@ final class Server implements Keeper {
     CompletableFuture<Transport.Reply> sent;
     try {
       sent = transport.call(new Call(call.key(), call.keyAt(), call.words(), call.then(), Math.max(limit, Clock.MS),
-          call.isReserved()), on instanceof Caller ? on : null).toCompletableFuture();
+          call.isReserved()), on instanceof Caller caller ? caller::block : null).toCompletableFuture();
     } catch (RuntimeException | Error e) {
       sent = CompletableFuture.failedFuture(e);
     }
     CompletableFuture<Transport.Reply> reply = sent;
     if (!reply.isDone()) {
-      ScheduledFuture<?> timer = Clock.after(limit, () -> result.completeExceptionally(silent()));
+      Runnable timer = Clock.limit(until, () -> result.completeExceptionally(silent()));
       result.whenComplete((value, error) -> {
-        timer.cancel(false);
-        reply.cancel(true);
+        timer.run();
+        if (error != null) {
+          reply.cancel(true);
+        }
       });
     }
     reply.whenComplete((value, failure) -> {

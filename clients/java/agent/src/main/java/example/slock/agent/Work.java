@@ -21,7 +21,7 @@ final class Work {
 
   /** So many turns of 100 come first, for the compiler. */
   private static final int COMPILED = 100;
-  private static final AtomicLong RAW = new AtomicLong();
+  private static final AtomicLong RAW = new AtomicLong(System.nanoTime());
 
   private final Base base;
   private final Agent.Opened opened;
