@@ -19,6 +19,7 @@ import java.util.List;
 final class Rehearsal {
   private final ServerSocket server;
   private volatile OutputStream listening;
+  private int asked;
 
   private Rehearsal() throws IOException {
     server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
@@ -91,7 +92,7 @@ final class Rehearsal {
       String message = "7 " + words[words.length - 1];
       write(listening, array("smessage", words[words.length - 2]) + "$" + message.length() + "\r\n" + message + "\r\n");
     } else if (words[0].startsWith("SLOCK.")) {
-      write(to, words[0].endsWith(".LOCK") && !all.contains("WAIT") ? ":0\r\n" : ":1\r\n");
+      write(to, words[0].endsWith(".LOCK") && !all.contains("WAIT") && asked++ % 2 == 0 ? ":0\r\n" : ":1\r\n");
     } else {
       write(to, words[0].equals("HELLO") ? "-ERR unknown command 'HELLO'\r\n" : "+OK\r\n");
     }
