@@ -161,7 +161,8 @@ final class LettuceTransport implements Transport {
     result.whenComplete((reply, error) -> {
       boolean isRefused = reply != null && reply.value() instanceof ErrorReply e
           && (e.code().equals("READONLY") || e.code().equals("NOREPLICAS"));
-      if (error != null && System.nanoTime() - began > call.limit() / 2 || isRefused && hasSentinel()) {
+      boolean isSilent = error != null && over.isDone() && System.nanoTime() - began > call.limit() / 2;
+      if (isSilent || isRefused && hasSentinel()) { // one that is being opened may take longer than a call
         replace(over);
       }
     });
