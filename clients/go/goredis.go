@@ -1,9 +1,12 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -77,7 +80,7 @@ func goRedis(rdb redis.UniversalClient) *goRedisTransport {
 	if t.single, _ = rdb.(*redis.Client); t.single != nil {
 		o := t.single.Options()
 		t.isSentinel, t.hasRotated = o.Addr == "FailoverClient", hasProvider(o)
-		t.isPrompt = o.TLSConfig == nil // go-redis connects by TLS without ctx
+		t.isPrompt = o.TLSConfig == nil && keepsHooks() // go-redis connects by TLS without ctx
 	} else if t.cluster, _ = rdb.(*redis.ClusterClient); t.cluster != nil {
 		o := t.cluster.Options()
 		if t.hasRotated = hasProvider(o); min(o.ReadTimeout, o.WriteTimeout) < callTimeout/2 {
@@ -116,7 +119,7 @@ func (t *goRedisTransport) duplicate() redis.UniversalClient {
 	set := func(options any) {
 		for name, value := range map[string]any{
 			"Protocol": 2, "ReadTimeout": callTimeout, "WriteTimeout": callTimeout, "PoolTimeout": callTimeout,
-			"PoolSize": 4, "MinIdleConns": 0, "MaxIdleConns": 0, "MaxActiveConns": 0, "Limiter": nil,
+			"DialerRetries": 1, "PoolSize": 4, "MinIdleConns": 0, "MaxIdleConns": 0, "MaxActiveConns": 0, "Limiter": nil,
 			"PushNotificationProcessor": nil, "MaintNotificationsConfig": nil, "ClientSideCache": nil, "ClientSideCacheConfig": nil,
 		} {
 			if field := reflect.ValueOf(options).Elem().FieldByName(name); field.IsValid() && value != nil {
@@ -140,7 +143,7 @@ func (t *goRedisTransport) duplicate() redis.UniversalClient {
 // occupy the whole pool.
 func (t *goRedisTransport) over(isReserved bool) processor {
 	at := monotonic()
-	if t.single != nil && at.sub(instant(t.checked.Load())) > fullCheck {
+	if t.single != nil && at-time.Duration(t.checked.Load()) > fullCheck {
 		t.checked.Store(int64(at))
 		stats := t.single.PoolStats()
 		t.isFull.Store(stats.IdleConns == 0 && int(stats.TotalConns) >= t.single.Options().PoolSize)
@@ -155,38 +158,93 @@ func (t *goRedisTransport) over(isReserved bool) processor {
 			return t.reserved
 		}
 	}
-	if t.single == nil {
+	switch {
+	case t.single == nil:
 		return t.cluster
+	case !keepsHooks():
+		return t.single
 	}
 	return t.program(at)
 }
 
+// keepsHooks is whether a client with other time limits has the hooks of its original: that of go-redis 9.9 has them, that
+// of 9.19 has not.
+var keepsHooks = sync.OnceValue(func() bool {
+	p := &probe{}
+	original := redis.NewClient(&redis.Options{Limiter: p, MaxRetries: -1})
+	defer original.Close()
+	original.AddHook(p)
+	_ = original.WithTimeout(callTimeout).Ping(context.Background())
+	return p.isHooked
+})
+
+// probe is a hook that notes whether commands come by, and a limiter that lets none connect.
+type probe struct{ isHooked bool }
+
+func (p *probe) Allow() error       { return errSilent }
+func (p *probe) ReportResult(error) {}
+
+func (p *probe) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p *probe) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		p.isHooked = true
+		return next(ctx, cmd)
+	}
+}
+
+func (p *probe) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
 // program is the program's client of a single server with our time limits. It shares the pool, and the hooks that the
 // program had added when it was made.
-func (t *goRedisTransport) program(at instant) *redis.Client {
-	if t.limited.Load() == nil || at.sub(instant(t.made.Load())) > hooksCheck {
+func (t *goRedisTransport) program(at time.Duration) *redis.Client {
+	if t.limited.Load() == nil || at-time.Duration(t.made.Load()) > hooksCheck {
 		t.made.Store(int64(at))
 		t.limited.Store(t.single.WithTimeout(callTimeout))
 	}
 	return t.limited.Load()
 }
 
-// Call sends a command. Where go-redis may take long to notice that ctx is over, it goes on by itself.
+// Call sends a command. If go-redis may take long to notice that ctx is over, it goes on by itself; without a reply the
+// command is sent again over the reserved connections, because the time limits may be the program's.
 func (t *goRedisTransport) Call(ctx context.Context, call Call) (reply, then any, err error) {
 	if t.isPrompt {
 		return t.send(ctx, call)
 	}
-	came := make(chan func(), 1)
-	go func() {
-		r, next, failed := t.send(ctx, call)
-		came <- func() { reply, then, err = r, next, failed }
-	}()
-	select {
-	case note := <-came:
-		note()
-		return reply, then, err
-	case <-ctx.Done():
-		return nil, nil, ctx.Err()
+	patience := callTimeout
+	if end, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(end)/2)
+	}
+	came, silent := make(chan func(), 2), time.NewTimer(patience)
+	defer silent.Stop()
+	attempt := func() {
+		this := call
+		call.Reserved = !call.Reserved // the next one
+		go func() {
+			r, next, failed := t.send(ctx, this)
+			came <- func() { reply, then, err = r, next, failed }
+		}()
+	}
+	attempt()
+	for attempts, pending := 1, 1; ; {
+		select {
+		case note := <-came:
+			note()
+			pending--
+			var unusable *UnusableError
+			if err == nil || errors.As(err, &unusable) || attempts == 2 && pending == 0 {
+				return reply, then, err
+			}
+		case <-silent.C:
+		case <-ctx.Done():
+			return nil, nil, cmp.Or(err, ctx.Err())
+		}
+		if attempts == 1 {
+			attempts, pending = 2, pending+1
+			attempt()
+		}
 	}
 }
 
@@ -269,6 +327,7 @@ func (t *goRedisTransport) Close() (err error) {
 // subscription is the channels of one server, over one connection. go-redis tests it, and subscribes again when it is
 // lost.
 type subscription struct {
+	node     *redis.Client
 	pubsub   *redis.PubSub
 	channels map[string]subscriber // guarded by the transport
 }
@@ -280,45 +339,53 @@ type subscriber struct {
 
 // Listen subscribes to a channel.
 func (t *goRedisTransport) Listen(channel string, heard func(payload string), changed func()) (stop func()) {
-	node, from := t.single, t.single
-	if t.single != nil {
-		from = t.program(monotonic())
-	} else {
+	node := t.single
+	if t.cluster != nil {
 		ctx, end := context.WithTimeout(context.Background(), callTimeout)
 		defer end()
 		if node, _ = t.cluster.MasterForKey(ctx, channel); node == nil {
 			return func() {} // the request finds no subscriber, and listens again
 		}
-		from = node
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.subscriptions[node]; s != nil {
+		s.channels[channel] = subscriber{heard, changed}
+		go s.pubsub.SSubscribe(context.Background(), channel)
+	} else {
+		t.subscribe(node, map[string]subscriber{channel: {heard, changed}})
+	}
+	return func() { t.leave(node, channel) }
+}
+
+// subscribe makes a connection for channels. The transport is locked.
+func (t *goRedisTransport) subscribe(node *redis.Client, channels map[string]subscriber) {
+	from := node
+	if t.single != nil {
+		from = t.program(monotonic())
+	}
+	names := slices.Collect(maps.Keys(channels))
+	s := &subscription{node: node, pubsub: from.SSubscribe(context.Background(), names...), channels: channels}
+	t.subscriptions[node] = s
+	go t.read(s)
+	if t.isSentinel && node.Options().PoolSize > 1 {
+		go t.follow(s, from.Conn())
+	}
+}
+
+// leave ends a channel, and the connection with the last one.
+func (t *goRedisTransport) leave(node *redis.Client, channel string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.subscriptions[node]
 	if s == nil {
-		s = &subscription{pubsub: from.SSubscribe(context.Background(), channel), channels: map[string]subscriber{}}
-		t.subscriptions[node] = s
-		go t.read(s)
-		if t.isSentinel && t.single.Options().PoolSize > 1 {
-			go t.follow(s)
-		}
-	} else {
-		go s.pubsub.SSubscribe(context.Background(), channel)
+		return
 	}
-	s.channels[channel] = subscriber{heard, changed}
-	return func() { t.leave(node, s, channel) }
-}
-
-// leave ends a channel, and the connection with the last one.
-func (t *goRedisTransport) leave(node *redis.Client, s *subscription, channel string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	if delete(s.channels, channel); len(s.channels) > 0 {
 		_ = s.pubsub.SUnsubscribe(context.Background(), channel)
 		return
 	}
-	if t.subscriptions[node] == s {
-		delete(t.subscriptions, node)
-	}
+	delete(t.subscriptions, node)
 	_ = s.pubsub.Close()
 }
 
@@ -344,27 +411,25 @@ func (t *goRedisTransport) read(s *subscription) {
 }
 
 // follow keeps one connection of the pool for renewals. go-redis closes it at the moment in which Sentinel names another
-// primary; then the subscription, which stays with the former one, ends.
-func (t *goRedisTransport) follow(s *subscription) {
-	kept := t.program(monotonic()).Conn()
-	t.mu.Lock()
-	t.reserved = kept
-	t.mu.Unlock()
+// primary. Then the subscription, which may stay with the former one, is made again.
+func (t *goRedisTransport) follow(s *subscription, kept *redis.Conn) {
 	defer kept.Close()
 	for isUp := true; isUp; time.Sleep(primaryCheck) {
 		err := kept.Ping(context.Background()).Err()
 		t.mu.Lock()
-		isUp = err == nil && t.subscriptions[t.single] == s
-		if !isUp && t.reserved == processor(kept) {
+		isCurrent := t.subscriptions[s.node] == s
+		isUp = isCurrent && (err == nil || errors.Is(err, redis.ErrPoolTimeout))
+		if isUp {
+			t.reserved = kept
+		} else if t.reserved == processor(kept) {
 			t.reserved = nil
 		}
-		channels := s.channels
-		if !isUp && t.subscriptions[t.single] == s {
-			delete(t.subscriptions, t.single)
-			s.channels = nil
+		channels := slices.Collect(maps.Values(s.channels))
+		if isCurrent && !isUp {
+			t.subscribe(s.node, s.channels)
 		}
 		t.mu.Unlock()
-		if !isUp {
+		if isCurrent && !isUp {
 			_ = s.pubsub.Close()
 			for _, c := range channels {
 				c.changed()
