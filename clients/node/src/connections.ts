@@ -86,7 +86,8 @@ export class ClientTransport implements Transport {
       return await within(sent, Math.min(limitMs / 2, PROGRAM_MS));
     } catch {
       this.#suspectUntil = monotonic() + SUSPECT_MS;
-      return {...await this.#reserved.call(call, until - monotonic()), isRepeated: true};
+      const again = this.#reserved.call(call, until - monotonic());
+      return {...await Promise.any([within(sent, until - monotonic()), again]).catch(() => again), isRepeated: true};
     }
   }
 
@@ -126,13 +127,12 @@ class Spare {
     const line = this.#take();
     const silentMs = SILENT_MS + Number(call.then?.at(-1) ?? 0); // WAIT takes its own time
     this.#usedUntil = Math.max(this.#usedUntil, monotonic() + silentMs);
-    try {
-      return await within(replyTo(line, call, this.base), Math.min(limitMs, silentMs));
-    } catch (error) {
+    const reply = within(replyTo(line, call, this.base), silentMs);
+    reply.catch((error: unknown) => {
       this.#problem = error;
       if (line === this.#line && (!line.isOpen || error instanceof SilentError)) this.close();
-      throw error;
-    }
+    });
+    return within(reply, limitMs);
   }
 
   close(): void {

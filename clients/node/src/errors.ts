@@ -86,7 +86,7 @@ export class ClosedError extends SlockError {
 const describe = ({node, granted, error}: NodeReply): string =>
   `; ${node}: ${error === undefined ? (granted ? "granted" : "refused") : textOf(error)}`;
 
-/** What an error says. An error of the system also says in words what happened. */
+/** What an error says. An error of the system also says in words what happened. @internal */
 export function textOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   const [first] = (error as Partial<AggregateError>).errors ?? []; // of a name with several addresses
@@ -95,11 +95,11 @@ export function textOf(error: unknown): string {
   return words && !error.message.includes(words) ? `${error.message}: ${words}` : error.message || error.name;
 }
 
-/** Whether the server said that a key is no lock: another type has replaced it. */
+/** Whether the server said that a key is no lock: another type has replaced it. @internal */
 export const isWrongType = (error: unknown): boolean => error instanceof Error && error.message.startsWith("WRONGTYPE");
 
-/** A duration for people. */
+/** A duration for people. @internal */
 export const duration = (ms: number): string => (ms < 1_000 ? `${Math.round(ms)}ms` : `${Math.round(ms) / 1_000}s`);
 
-/** The error of a wrong argument. */
+/** The error of a wrong argument. @internal */
 export const invalid = (text: string): TypeError => new TypeError(text);

@@ -62,7 +62,7 @@ export interface Hold extends AsyncDisposable {
   downgrade(): Promise<void>;
 }
 
-/** Where a hold is kept: one server, or the nodes of a quorum. */
+/** Where a hold is kept: one server, or the nodes of a quorum. @internal */
 export interface Keeper {
   /** Sends one extension. The number of the answer is 0 if the hold is gone. */
   extend(owner: Owner, ttlMs: number, fence: number, wanted: Settings, until: number): Promise<Answer>;
@@ -81,7 +81,7 @@ interface Remains {
   fence: number;
 }
 
-/** What the requests and the holds of one Locks share: its settings, what is under way, and the holds that there are. */
+/** What the requests and the holds of one Locks share: its settings, what is under way, and the holds that there are. @internal */
 export class LocksState {
   /** Calls that are under way. */
   readonly running = new Set<Stop>();
@@ -115,6 +115,7 @@ const LONGEST_TIMER_MS = 1_000;
 /** After which time a hold without `maxHoldMs` is worth a warning. */
 const LONG_HOLD_MS = 3_600_000;
 
+/** @internal */
 export class HeldLock implements Hold {
   reason: Reason | undefined;
   ttlMs: number;
@@ -126,7 +127,7 @@ export class HeldLock implements Hold {
   readonly remains: Remains;
   readonly self = new WeakRef(this);
   #state: "live" | "over" | "lost" = "live";
-  readonly #granted: number;
+  readonly #granted = now();
   /** Until when it is valid, and when its next renewal is due. */
   #until = 0;
   #renewAt = 0;
@@ -145,8 +146,7 @@ export class HeldLock implements Hold {
   ) {
     this.ttlMs = wanted.ttlMs;
     this.remains = {keeper, owner, fence: grant.number, isRenewed: wanted.renew};
-    this.#granted = grant.sent;
-    this.#warnAt = wanted.maxHoldMs < Infinity ? Infinity : grant.sent + LONG_HOLD_MS;
+    this.#warnAt = wanted.maxHoldMs < Infinity ? Infinity : this.#granted + LONG_HOLD_MS;
     this.#grant(mode, grant);
     this.#setTimer(now());
     locks.began(this);

@@ -27,7 +27,7 @@ export interface Hooks {
 /** For how long no reply comes before that is a warning, in ms: a connection may be lost at any time. */
 const OUTAGE_MS = 1_000;
 
-/** Calls the hooks of one Locks. */
+/** Calls the hooks of one Locks. @internal */
 export class Reporter {
   /** Since when no reply comes; Infinity: that was a warning. */
   #failingSince: number | undefined;

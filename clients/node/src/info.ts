@@ -49,10 +49,10 @@ export interface QueueInfo {
 
 const FREE: LockInfo = {mode: "free", readers: 0, waiters: 0, fence: 0, remainingMs: 0, holders: [], queue: []};
 
-/** From the reply to `SLOCK.INFO key FULL`. */
+/** From the reply to `SLOCK.INFO key FULL`. @internal */
 export const lockInfo = (reply: unknown): LockInfo => (reply === null ? FREE : (read(reply) as LockInfo));
 
-/** From the replies of all primaries to `SLOCK.QUEUES`: those whose keys begin with the prefix, the longest wait first. */
+/** From the replies of all primaries to `SLOCK.QUEUES`: those whose keys begin with the prefix, the longest wait first. @internal */
 export function queueInfos(replies: readonly unknown[], prefix: string): QueueInfo[] {
   const all = replies.flatMap((reply) => read(reply) as unknown as QueueInfo[]);
   return all.filter(({key}) => key.startsWith(prefix))

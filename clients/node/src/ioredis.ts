@@ -22,6 +22,7 @@ const PLAIN = {
 /** With Sentinels: it asks each once, and notices a failover. */
 const FAILOVER = {sentinelRetryStrategy: () => null, sentinelReconnectStrategy: () => 1_000, failoverDetector: true};
 
+/** @internal */
 export function ioredisBase(client: Ioredis & Any): Base {
   if (client.nodes) return clusterBase(client);
   const {host = "localhost", port = 6379, path, name, sentinels, failoverDetector, keyPrefix, retryStrategy} = client.options;

@@ -35,7 +35,7 @@ export interface Locks extends AsyncDisposable {
   close(options?: {readonly release?: boolean | undefined}): Promise<void>;
 }
 
-/** Locks over one transport, or over those of a quorum. */
+/** Locks over one transport, or over those of a quorum. @internal */
 export class LockService implements Locks {
   readonly #state: LocksState;
   readonly #servers: readonly Server[];
@@ -110,7 +110,7 @@ export class LockService implements Locks {
   }
 }
 
-/** Requests at one server or cluster. */
+/** Requests at one server or cluster. @internal */
 export class ServerBackend implements Backend {
   readonly counted = counted;
 

@@ -17,6 +17,7 @@ type Any = any;
 const PLAIN = Object.freeze({typeMapping: {}, timeout: undefined});
 const nothing = (): void => {};
 
+/** @internal */
 export function nodeRedisBase(client: NodeRedis & Any): Base {
   const prefix = client.options?.keyPrefix ?? client._keyPrefix; // of node-redis 6
   const topology = {name: addressOf(client), prefix: prefix && String(prefix)};

@@ -68,7 +68,7 @@ export interface QuorumOptions extends LocksOptions {
 /** The pause in ms before the further attempt n, counted from 0, or undefined if there is none. */
 export type Strategy = (n: number) => number | undefined;
 
-/** A pause that doubles from the first to the most, shortened by chance by up to a half, so that contenders do not try in step. */
+/** A pause that doubles from the first to the most, shortened by chance by up to a half, so that contenders do not try in step. @internal */
 export const exponential = (firstMs: number, mostMs: number, n: number): number =>
   Math.min(firstMs * 2 ** n, Math.max(firstMs, mostMs)) * (0.5 + Math.random() / 2);
 
@@ -81,12 +81,13 @@ const REQUEST = {
 const LOCKS = {...REQUEST, prefix: "", retryForMs: 3_000, retryWaitForMs: 60_000, hooks: {} as Hooks};
 const QUORUM = {...LOCKS, poll: ((n) => exponential(20, 250, n)) as Strategy, nodeTimeoutMs: undefined as number | undefined, driftFactor: 0.01, failFast: false};
 
-/** All options with their defaults. */
+/** All options with their defaults. @internal */
 export type Settings = Readonly<typeof QUORUM>;
 
+/** @internal */
 export const settingsOf = (options: QuorumOptions, isQuorum: boolean): Settings => merged(QUORUM, options, isQuorum ? QUORUM : LOCKS);
 
-/** The settings with the options of a request. */
+/** The settings with the options of a request. @internal */
 export const requestSettings = (settings: Settings, options: RequestOptions): Settings => merged(settings, options, REQUEST);
 
 function merged(settings: Settings, options: object, known: object): Settings {
@@ -98,7 +99,7 @@ function merged(settings: Settings, options: object, known: object): Settings {
 /** The least value of each number. A hold counts as valid for a little more than 1 ms less than its ttl. */
 const LEAST = {ttlMs: 2, waitMs: 0, limit: 1, maxHoldMs: 0, atLeastMs: 0, minReplicas: 0, replicaTimeoutMs: 1};
 
-/** What is wrong with a request, before anything is sent. */
+/** What is wrong with a request, before anything is sent. @internal */
 export function check(keys: readonly string[], mode: Mode, wanted: Settings, counted: (ttlMs: number) => number): void {
   const {ttlMs, limit, metadata, token, minReplicas} = wanted;
   if (keys.length < 1 || keys.length > 1024) throw invalid(`a request needs 1 to 1024 keys, not ${keys.length}`);

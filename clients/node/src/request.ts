@@ -31,14 +31,14 @@ export interface Request {
   adopt(token: string): Promise<Hold>;
 }
 
-/** What a backend gives for a request. */
+/** What a backend gives for a request. @internal */
 export interface Granted {
   readonly keeper: Keeper;
   readonly owner: Owner;
   readonly answer: Answer;
 }
 
-/** What carries requests out: a server, or a quorum. */
+/** What carries requests out: a server, or a quorum. @internal */
 export interface Backend {
   /** The part of a ttl that counts for the validity. */
   readonly counted: (ttlMs: number) => number;
@@ -50,6 +50,7 @@ export interface Backend {
   release(request: LockRequest): Promise<number>;
 }
 
+/** @internal */
 export class LockRequest implements Request {
   constructor(
     readonly locks: LocksState, readonly backend: Backend, readonly keys: readonly string[], readonly mode: Mode,

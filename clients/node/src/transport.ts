@@ -58,5 +58,5 @@ export interface Topology {
 /** An error reply of the server. Its text begins with the code; its cause is the error of the Redis client library. */
 export class ReplyError extends Error { override name = "ReplyError"; }
 
-/** How a call that nobody answers ends. */
+/** How a call that nobody answers ends. @internal */
 export class SilentError extends Error { override message = "the connection is silent"; }

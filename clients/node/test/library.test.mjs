@@ -1,0 +1,223 @@
+// What the common scenarios do not show, because it belongs to Node.
+
+import assert from "node:assert/strict";
+import {AsyncLocalStorage} from "node:async_hooks";
+import {readFileSync} from "node:fs";
+import {createRequire} from "node:module";
+import os from "node:os";
+import {test} from "node:test";
+import {setTimeout as sleep} from "node:timers/promises";
+import {fileURLToPath} from "node:url";
+import {setFlagsFromString} from "node:v8";
+import {runInNewContext} from "node:vm";
+import * as slock from "slock-client";
+import {ALL, BASES, connected, run, startProxy, startServer, until} from "./server.mjs";
+
+const {Locks, LostError, NotHeldError, Quorum, TimedOutError} = slock;
+const quiet = {hooks: {warning() {}}};
+
+for (const kind of ALL) {
+  test(`${kind}: a lock is waited for by a message`, async (t) => {
+    const server = await startServer(t);
+    const locks = new Locks(await connected(t, kind, server.port), quiet);
+    const hold = await locks.write("a").acquire();
+    assert.equal(await server.holder("a"), hold.token);
+    const next = locks.write("a").acquire();
+    await until(async () => (await server.count("slock_waiters")) === 1, "the second to wait", server);
+    assert.equal(await locks.write("a").tryAcquire(), undefined);
+    await hold.release();
+    await (await next).release();
+    await assert.rejects(hold.release(), NotHeldError);
+    await locks.close();
+    await until(async () => (await server.clients()).length <= 1, "the connections of the library to end", server);
+  });
+}
+
+for (const kind of BASES) {
+  async function opened(t, options = {}, ofClient = {}) {
+    const server = await startServer(t);
+    const client = await connected(t, kind, server.port, ofClient);
+    const locks = new Locks(client, {...quiet, ...options});
+    t.after(() => locks.close());
+    return {server, client, locks};
+  }
+
+  test(`${kind}: a lock that is lost after its last renewal is lost for run, await using and release`, async (t) => {
+    const losses = [];
+    const {server, locks} = await opened(t, {hooks: {lost: (label, {keys, reason}) => losses.push([label, keys, reason]), warning() {}}});
+    const request = locks.write(["{t}a", "{t}b"], {ttlMs: 60_000, label: "job"});
+    const remove = () => server.call("DEL", "{t}a");
+    const isLost = (error) => error instanceof LostError && error.reason === "gone" && error.keys.includes("{t}b");
+    await assert.rejects(request.run(remove), isLost);
+    const block = await request.acquire();
+    await remove();
+    await assert.rejects(block[Symbol.asyncDispose](), isLost);
+    const hold = await request.acquire();
+    await remove();
+    await assert.rejects(hold.release(), isLost);
+    assert.ok(hold.lost && hold.signal.reason instanceof LostError);
+    assert.throws(() => hold.check(), LostError);
+    assert.deepEqual(losses, Array(3).fill(["job", ["{t}a", "{t}b"], "gone"]));
+    const own = new Error("of the work");
+    const failing = request.run(async () => {
+      await remove();
+      throw own;
+    });
+    await assert.rejects(failing, (error) => isLost(error) && error.cause === own);
+  });
+
+  test(`${kind}: the signal of a call ends the work that it runs`, async (t) => {
+    const {server, locks} = await opened(t);
+    const controller = new AbortController();
+    const work = (signal) => {
+      controller.abort(new Error("enough"));
+      return sleep(60_000, undefined, {signal});
+    };
+    await assert.rejects(locks.write("a").run(work, {signal: controller.signal}), {name: "AbortError"});
+    assert.equal(await server.holder("a"), null);
+    await assert.rejects(locks.write("a").run(work, {signal: controller.signal}), {message: "enough"});
+    assert.equal(await locks.write("a").run(async (signal, hold) => hold.fences[0] === hold.fence), true);
+  });
+
+  test(`${kind}: the work ends when its lock is deleted`, async (t) => {
+    const {server, locks} = await opened(t);
+    await assert.rejects(locks.write("a", {ttlMs: 300}).run(async (signal) => {
+      await server.call("DEL", "a");
+      await sleep(60_000, undefined, {signal});
+    }), {name: "LostError", message: "the lock was lost, gone (lock a)"});
+  });
+
+  test(`${kind}: a program without locks ends by itself`, async (t) => {
+    const {port} = await startServer(t);
+    const program = kind === "ioredis"
+      ? `import {Redis} from "ioredis"; const client = new Redis(${port}); const end = () => client.quit();`
+      : `import {createClient} from "redis"; const client = await createClient({socket: {port: ${port}}}).connect(); const end = () => client.close();`;
+    const {ms} = await run([process.execPath, "--input-type=module", "--eval", `${program}
+      import {Locks} from "slock-client";
+      const locks = new Locks(client);
+      const hold = await locks.write("a", {ttlMs: 600}).acquire();
+      const next = locks.write("a").acquire();
+      setTimeout(() => hold.release(), 400); // it has been renewed, and the other one waits by a message
+      await (await next).release();
+      await end();`], {cwd: fileURLToPath(new URL("..", import.meta.url)), timeout: 20_000});
+    assert.ok(ms < 8_000, `it took ${ms} ms`);
+  });
+
+  test(`${kind}: a hold without a reference is released, with a warning`, async (t) => {
+    const warnings = [];
+    const {server, locks} = await opened(t, {hooks: {warning: (text) => warnings.push(text)}});
+    setFlagsFromString("--expose-gc");
+    await (async () => void (await locks.write("a", {ttlMs: 30_000}).acquire()))();
+    await until(async () => {
+      runInNewContext("gc")();
+      return (await server.holder("a")) === null;
+    }, "the release", server);
+    assert.match(warnings.join(), /never released, and the program has no reference to it: it is released \(lock a\)/);
+  });
+
+  test(`${kind}: hooks have the context of their call, and an error in one changes nothing`, async (t) => {
+    const context = new AsyncLocalStorage();
+    const seen = [];
+    const wanted = process.listeners("warning");
+    process.removeAllListeners("warning").on("warning", ({message}) => seen.push(message));
+    t.after(() => process.removeAllListeners("warning") && wanted.forEach((one) => process.on("warning", one)));
+    const note = (what) => () => {
+      seen.push(`${what} in ${context.getStore()}`);
+      throw new Error("of the hook");
+    };
+    const {locks} = await opened(t, {hooks: {waited: note("waited"), held: note("held")}});
+    await context.run("a task", () => locks.write("a").run(() => {}));
+    await until(() => seen.length === 4, "two hooks and two warnings");
+    assert.deepEqual(seen.sort(), ["held in a task", "the hook held failed: of the hook", "the hook waited failed: of the hook", "waited in a task"]);
+  });
+
+  test(`${kind}: the time of the hook held begins with the grant`, async (t) => {
+    const times = {};
+    const note = (what) => (label, ms) => (times[what] = ms);
+    const {server, locks} = await opened(t, {hooks: {waited: note("waited"), held: note("held"), warning() {}}});
+    await server.call("SLOCK.LOCK", "a", "other", 500);
+    await locks.write("a").run(() => {});
+    assert.ok(times.waited > 400 && times.held < 300, JSON.stringify(times));
+  });
+
+  test(`${kind}: what instruments the program's client sees the commands of a call`, async (t) => {
+    const {client, locks} = await opened(t);
+    const {sendCommand} = client;
+    const seen = [];
+    client.sendCommand = function (command, ...others) {
+      seen.push(Array.isArray(command) ? command[0] : command.name);
+      return sendCommand.call(this, command, ...others);
+    };
+    await locks.write("a").run(() => {});
+    assert.deepEqual(seen, ["SLOCK.LOCK", "SLOCK.MUNLOCK"]);
+  });
+
+  test(`${kind}: a prefix of the client comes before that of Locks`, async (t) => {
+    const {server, locks} = await opened(t, {prefix: "shop:"}, {keyPrefix: "app:"});
+    const hold = await locks.write("a").acquire();
+    assert.equal(await server.holder("app:shop:a"), hold.token);
+    assert.equal((await locks.info("a")).holders[0].token, hold.token);
+    assert.deepEqual(hold.keys, ["a"]);
+    await assert.rejects(locks.write("a", {waitMs: 50}).acquire(), (error) =>
+      error instanceof TimedOutError && error.message.startsWith("timed out after") && error.message.includes("(lock a), held by host="));
+    await hold.release();
+  });
+
+  test(`${kind}: a connection of a node that opens slower than its time is used once it is open`, async (t) => {
+    const server = await startServer(t);
+    const proxy = await startProxy(t, server.port, 200);
+    const quorum = new Quorum([await connected(t, kind, proxy.port)], {nodeTimeoutMs: 60, ttlMs: 1_200, ...quiet});
+    t.after(() => quorum.close());
+    const hold = await quorum.write("a").acquire();
+    await sleep(3_000, undefined, {signal: hold.signal});
+    await hold.release();
+  });
+}
+
+test("the wall clock may be set while a lock is held, and a sleep of the machine counts", async (t) => {
+  const server = await startServer(t);
+  const locks = new Locks(await connected(t, "ioredis", server.port), quiet);
+  const hold = await locks.write("a", {ttlMs: 900}).acquire();
+  const {now} = Date;
+  const {uptime} = os;
+  t.after(() => Object.assign(os, {uptime}) && (Date.now = now));
+  for (const hours of [1, -2, 5]) {
+    Date.now = () => now() + hours * 3_600_000;
+    await sleep(400);
+    hold.check();
+    assert.equal(await server.holder("a"), hold.token);
+  }
+  Date.now = () => now() + 5 * 3_600_000 + 60_000;
+  os.uptime = () => uptime() + 60;
+  assert.throws(() => hold.check(), {name: "LostError", reason: "expired"});
+});
+
+test("the errors are the same classes in both module systems", () => {
+  const required = createRequire(import.meta.url)("slock-client");
+  assert.equal(required.LostError, LostError);
+  for (const name of Object.keys(required)) assert.equal(slock[name], required[name]);
+});
+
+test("a wrong client is named", () => {
+  assert.throws(() => new Locks(new Map()), /the client must be one of node-redis 5 or 6, ioredis 5 or 6, or iovalkey, not Map/);
+  assert.throws(() => new Locks(undefined), {name: "TypeError", message: /not undefined/});
+});
+
+test("the types export nothing internal", () => {
+  const files = new Map();
+  const read = (name) => {
+    if (files.has(name)) return;
+    const text = readFileSync(new URL(`../dist/${name}.d.ts`, import.meta.url), "utf8");
+    files.set(name, text);
+    for (const [, other] of text.matchAll(/from "\.\/(\w+)\.js"/g)) read(other);
+  };
+  const entries = ["index", "memory", "redlock", "redlock4"];
+  entries.forEach(read);
+  const named = entries.map((entry) => files.get(entry)).join();
+  for (const [file, text] of files) {
+    for (const [, name] of text.matchAll(/^export (?:declare )?(?:abstract )?(?:class|interface|type|const|function) (\w+)/gm)) {
+      assert.match(named, new RegExp(`\\b${name}\\b`), `${file}.d.ts exports ${name}`);
+    }
+    assert.doesNotMatch(text, /\b(private|protected|_\w+)\b.*[:(]/, `${file}.d.ts`);
+  }
+});
