@@ -18,13 +18,14 @@ const SERVER_WAIT_MS = 15_000;
 /** How long after the end of a wait a reply, and the message that says so, are still waited for. */
 export const LATE_REPLY_MS = 500;
 const LATE_MESSAGE_MS = 50;
-/** How long the confirmation of a new channel is waited for before the request is sent. */
+/** How long the confirmation of a new channel is waited for before the request is sent without it, in ms. */
 const SUBSCRIBE_MS = 100;
+const MOST_SUBSCRIBE_MS = 1_000;
 /** How long a call that has timed out waits to learn who has the lock. */
 const HOLDERS_MS = 250;
 
-/** What comes of an attempt: a grant, or it is sent again at once, or after a pause, since it cannot wait by a message. */
-type Step = Answer | "again" | "poll";
+/** What comes of an attempt: a grant, or it is sent again at once. */
+type Step = Answer | "again";
 
 /** How an acquisition ended: without an answer and an error others have the lock, and the request was sent only once. */
 export interface Outcome {
@@ -80,18 +81,15 @@ export class Acquisition {
   async #repeat(): Promise<Answer | undefined> {
     for (;;) {
       await this.#check();
-      let pause = 0;
       try {
         const step = await this.#attempt();
-        if (typeof step !== "string") return step;
-        if (step === "poll") pause = exponential(20, 1_000, this.#polls++);
+        if (step !== "again") return step;
       } catch (error) {
         if (error === LEFT) continue; // the check says why
         if (!passes(error)) throw error;
         this.#last = moreTelling(this.#last, error);
-        pause = afterErrors(this.#failures++);
+        await this.stop.sleep(Math.min(afterErrors(this.#failures++), this.#limit - monotonic(), this.#deadline - monotonic()));
       }
-      if (pause > 0) await this.stop.sleep(Math.min(pause, this.#limit - monotonic(), this.#deadline - monotonic()));
     }
   }
 
@@ -135,13 +133,16 @@ export class Acquisition {
     const {server, owner} = this;
     const key = owner.keys[0]!;
     // A request that has not been refused waits only if there is a channel already.
-    const channel = this.#isOnce ? undefined : server.listener.channel(key, this.#waits);
+    let channel = this.#isOnce ? undefined : server.listener.channel(key, this.#waits);
     if (channel) {
       this.#ticket ??= new Ticket();
       this.#channel = channel;
       channel.tickets.set(this.#ticket.tag, this.#ticket);
     }
-    if (channel?.since !== undefined) await this.#hear(SUBSCRIBE_MS);
+    if (channel?.since !== undefined) {
+      await this.#hear(Math.min(exponential(SUBSCRIBE_MS, MOST_SUBSCRIBE_MS, this.#polls++), this.#deadline - monotonic()));
+      if (channel.since !== undefined) channel = undefined;
+    }
     const queueMs = Math.max(1, Math.min(SERVER_WAIT_MS, this.#deadline - monotonic()));
     const call = channel ? waiting(this.request, queueMs, channel.name, this.#ticket!.tag) : this.request;
     const until = Math.min(this.#limit, monotonic() + server.settings.retryForMs, this.#deadline + LATE_REPLY_MS);
@@ -168,9 +169,8 @@ export class Acquisition {
     }
     if (this.isTry) return undefined;
     if (this.#isOnce) throw await this.#failed(true);
-    const couldNotWait = this.#waits;
     this.#waits = true;
-    return couldNotWait ? "poll" : "again";
+    return "again";
   }
 
   async #hear(ms: number): Promise<Message | undefined> {

@@ -59,6 +59,7 @@ export interface Base {
 
 /** The transport over the client of a Redis client library. */
 export class ClientTransport implements Transport {
+  readonly #program: Talk;
   readonly #reserved: Spare;
   /** For commands that wait for replicas. */
   readonly #waiting: Spare;
@@ -68,6 +69,7 @@ export class ClientTransport implements Transport {
   #suspectUntil = 0;
 
   constructor(readonly base: Base) {
+    this.#program = new Talk(base.program, base);
     this.#reserved = new Spare(base);
     this.#waiting = new Spare(base);
   }
@@ -80,14 +82,14 @@ export class ClientTransport implements Transport {
     if (call.then) return this.#waiting.call(call, limitMs);
     if (call.reserved || !program.isReady || this.#isSuspect()) return this.#reserved.call(call, limitMs);
     const until = monotonic() + limitMs;
-    const sent = replyTo(program, call, this.base);
-    sent.then(() => (this.#suspectUntil = 0), () => {}); // also if it comes late
+    const {reply, heard} = this.#program.send(call);
+    reply.then(() => (this.#suspectUntil = 0), () => {}); // also if it comes late
     try {
-      return await within(sent, Math.min(limitMs / 2, PROGRAM_MS));
+      return await within(reply, limitMs, Math.min(limitMs / 2, PROGRAM_MS), heard);
     } catch {
       this.#suspectUntil = monotonic() + SUSPECT_MS;
       const again = this.#reserved.call(call, until - monotonic());
-      return {...await Promise.any([within(sent, until - monotonic()), again]).catch(() => again), isRepeated: true};
+      return {...await Promise.any([within(reply, until - monotonic()), again]).catch(() => again), isRepeated: true};
     }
   }
 
@@ -112,9 +114,28 @@ export class ClientTransport implements Transport {
   }
 }
 
+/** Sends over a line, and notes when each server of it last replied. */
+class Talk {
+  /** By the place. */
+  readonly #heard = new Map<string, number>();
+
+  constructor(readonly line: Line, readonly base: Base) {}
+
+  send(call: Call): {reply: Promise<Reply>; heard: () => number} {
+    let place = "";
+    const send = async (): Promise<Reply> => {
+      place = this.base.place?.(call.key) ?? "";
+      const reply = await replyTo(this.line, call, this.base);
+      this.#heard.set(place, monotonic());
+      return reply;
+    };
+    return {reply: send(), heard: () => this.#heard.get(place) ?? 0};
+  }
+}
+
 /** A duplicate that is made when it is needed. */
 class Spare {
-  #line: Line | undefined;
+  #talk: Talk | undefined;
   #madeAt = -Infinity;
   /** Until when it may be in use. */
   #usedUntil = 0;
@@ -124,30 +145,31 @@ class Spare {
   constructor(readonly base: Base) {}
 
   async call(call: Call, limitMs: number): Promise<Reply> {
-    const line = this.#take();
+    const talk = this.#take();
     const silentMs = SILENT_MS + Number(call.then?.at(-1) ?? 0); // WAIT takes its own time
     this.#usedUntil = Math.max(this.#usedUntil, monotonic() + silentMs);
-    const reply = within(replyTo(line, call, this.base), silentMs);
+    const sent = talk.send(call);
+    const reply = within(sent.reply, Infinity, silentMs, sent.heard);
     reply.catch((error: unknown) => {
       this.#problem = error;
-      if (line === this.#line && (!line.isOpen || error instanceof SilentError)) this.close();
+      if (talk === this.#talk && (!talk.line.isOpen || error instanceof SilentError)) this.close();
     });
     return within(reply, limitMs);
   }
 
   close(): void {
-    this.#line?.close();
-    this.#line = undefined;
+    this.#talk?.line.close();
+    this.#talk = undefined;
     clearInterval(this.#timer);
   }
 
-  #take(): Line {
-    if (this.#line?.isOpen) return this.#line;
+  #take(): Talk {
+    if (this.#talk?.line.isOpen) return this.#talk;
     if (monotonic() - this.#madeAt < PACE_MS && this.#problem !== undefined) throw this.#problem;
     this.close();
     this.#madeAt = monotonic();
     this.#timer = setInterval(() => { if (monotonic() - this.#usedUntil >= IDLE_MS) this.close(); }, IDLE_MS).unref();
-    return (this.#line = this.base.duplicate());
+    return (this.#talk = new Talk(this.base.duplicate(), this.base));
   }
 }
 
@@ -156,6 +178,8 @@ class Subscription {
   readonly channels = new Map<string, {heard(payload: string): void; changed(): void}>();
   #subscriber: Promise<Subscriber> | undefined;
   #madeAt = 0;
+  /** When the last subscription was confirmed. */
+  #heardAt = 0;
 
   /** `ended` is called when a connection has ended. */
   constructor(readonly open: (on: Listening) => Promise<Subscriber>, readonly ended: () => void) {}
@@ -185,8 +209,9 @@ class Subscription {
   }
 
   async #subscribe(subscriber: Promise<Subscriber>, name: string): Promise<void> {
-    const subscribed = within(subscriber.then((one) => one.subscribe(name)), SILENT_MS);
+    const subscribed = within(subscriber.then((one) => one.subscribe(name)), Infinity, SILENT_MS, () => this.#heardAt);
     const problem = await subscribed.then(() => "", (error: Error) => error.message);
+    if (problem === "") this.#heardAt = monotonic();
     if (problem !== "" && !isReply(problem)) this.#end(subscriber);
     // After MOVED the request finds the server that has the key.
     if (problem === "" || problem.startsWith("MOVED")) this.channels.get(name)?.changed();
@@ -216,8 +241,22 @@ const valueOf = (reply: Promise<unknown>): Promise<unknown> => reply.catch((erro
   throw error;
 });
 
-/** The promise, or a rejection after so many ms. What has arrived by then counts, also if the event loop was busy. */
-const within = <T>(promise: Promise<T>, ms: number): Promise<T> => new Promise((resolve, reject) => {
-  const timer = setTimeout(() => setImmediate(() => reject(new SilentError())), ms);
-  promise.finally(() => clearTimeout(timer)).then(resolve, reject);
+/**
+ * The promise, or a rejection after so many ms, or when so many have passed since the last reply to anybody. What has arrived
+ * by then counts, also if the event loop was busy.
+ */
+const within = <T>(promise: Promise<T>, ms: number, silentMs = Infinity, heard = () => 0): Promise<T> => new Promise((resolve, reject) => {
+  const began = monotonic();
+  let timer: NodeJS.Timeout | undefined;
+  let isOver = false;
+  const look = (): void => {
+    const left = Math.min(began + ms, Math.max(began, heard()) + silentMs) - monotonic();
+    if (left <= 0) reject(new SilentError());
+    else if (!isOver) timer = setTimeout(() => setImmediate(look), left);
+  };
+  look();
+  promise.finally(() => {
+    isOver = true;
+    clearTimeout(timer);
+  }).then(resolve, reject);
 });

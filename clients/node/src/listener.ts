@@ -6,9 +6,9 @@ import {codeOf, draw, hashTag, readMessage, slotOf} from "./protocol.js";
 import type {Reporter} from "./hooks.js";
 import type {ReplyError, Transport} from "./transport.js";
 
-/** How long a channel may have no subscription on a server that replies, in ms. Then requests poll for a while. */
+/** How long the server may leave a subscription unconfirmed before that is a warning, and before another one is tried, in ms. */
 const TRIAL_MS = 3_000;
-const POLL_FOR_MS = 30_000;
+const RETRY_MS = 30_000;
 /** How long a channel stays open while nobody uses it, in ms. */
 const IDLE_MS = 2_000;
 
@@ -45,7 +45,7 @@ export interface Channel {
   /** By the tag. */
   readonly tickets: Map<string, Ticket>;
   stop(): void;
-  /** Since when it has no subscription; undefined: it had one. */
+  /** Since when the server has not confirmed the subscription; undefined: it has. */
   since: number | undefined;
   usedAt: number;
 }
@@ -53,8 +53,8 @@ export interface Channel {
 /** What the waits at one server share. */
 export class Listener {
   readonly #channels = new Map<number, Channel>();
-  /** Until when requests poll, because the user may not use channels. */
-  #pollUntil = -Infinity;
+  /** Whether it was a warning that requests poll. */
+  #isWarned = false;
 
   /**
    * `changed` is called when messages may have been missed. While `isKept`, channels stay open where nobody waits: their end
@@ -62,49 +62,52 @@ export class Listener {
    */
   constructor(readonly transport: Transport, readonly reporter: Reporter, readonly changed: () => void, readonly isKept: () => boolean) {}
 
-  /** The channel for a key, if there is one. With `open` it subscribes to one. */
+  /** The channel for a key, if there is one. With `open` it subscribes to one. Until the server confirms that, requests poll. */
   channel(key: string, open: boolean): Channel | undefined {
     const at = monotonic();
-    if (at < this.#pollUntil) return undefined;
     const slot = this.transport.topology.isCluster ? slotOf(key) : 0;
     let channel = this.#channels.get(slot);
-    if (!channel && open) {
-      const made: Channel = {slot, name: this.#name(slot, key), tickets: new Map(), since: at, usedAt: at, stop() {}};
-      this.#channels.set(slot, channel = made);
-      // Others may send to the channel: a tag that is not known is ignored.
-      const stop = this.transport.listen(made.name, (payload) => {
-        const {tag, ...message} = readMessage(payload);
-        made.tickets.get(tag)?.put(message);
-      }, () => this.#again(made));
-      const isIdle = (): boolean => made.tickets.size === 0 && monotonic() - made.usedAt >= IDLE_MS && !this.isKept();
-      const timer = setInterval(() => { if (isIdle()) this.#close(made); }, IDLE_MS).unref();
-      made.stop = () => {
-        clearInterval(timer);
-        stop();
-      };
+    const trialMs = at - (channel?.since ?? at);
+    if (trialMs > TRIAL_MS && !this.#isWarned) {
+      this.#isWarned = true;
+      this.reporter.warn("waits poll, and are not served in order, because the server confirms no subscription: may the user use the channels?");
     }
+    if (channel && trialMs > RETRY_MS) channel = this.#close(channel);
+    if (!channel && open) this.#channels.set(slot, channel = this.#open(slot, key, at));
     if (channel) channel.usedAt = at;
     return channel;
   }
 
-  /** Notes that a request was refused because of its channel, and tells whether the user may not use it. */
+  /** Notes that a request was refused because of its channel. True: it polls from now on. */
   failed(channel: Channel, error: ReplyError): boolean {
     const isDenied = codeOf(error) === "NOPERM" && error.message.includes("channel");
-    if (!isDenied && codeOf(error) !== "NOSUBSCRIBER") return false;
-    const isInVain = isDenied || (channel.since !== undefined && monotonic() - channel.since > TRIAL_MS);
-    if (isInVain) {
-      this.#pollUntil = monotonic() + POLL_FOR_MS;
-      this.reporter.warn(`waits poll, and are not served in order, because the user may not use channels: ${error.message}`);
-    }
-    if (isInVain || channel.since === undefined) this.#close(channel); // in the last case another server has the key
+    if (isDenied) channel.since ??= monotonic();
+    else if (codeOf(error) === "NOSUBSCRIBER") this.#close(channel); // another server has the key
     return isDenied;
+  }
+
+  #open(slot: number, key: string, at: number): Channel {
+    const made: Channel = {slot, name: this.#name(slot, key), tickets: new Map(), since: at, usedAt: at, stop() {}};
+    // Others may send to the channel: a tag that is not known is ignored.
+    const stop = this.transport.listen(made.name, (payload) => {
+      const {tag, ...message} = readMessage(payload);
+      made.tickets.get(tag)?.put(message);
+    }, () => this.#again(made));
+    const isIdle = (): boolean => made.tickets.size === 0 && monotonic() - made.usedAt >= IDLE_MS && !this.isKept();
+    const timer = setInterval(() => { if (isIdle()) this.#close(made); }, IDLE_MS).unref();
+    made.stop = () => {
+      clearInterval(timer);
+      stop();
+    };
+    return made;
   }
 
   /** Ends all subscriptions. */
   close(): void { this.#channels.forEach((channel) => this.#close(channel)); }
 
-  #close(channel: Channel): void {
-    if (this.#channels.get(channel.slot) === channel) this.#channels.delete(channel.slot);
+  #close(channel: Channel): undefined {
+    if (this.#channels.get(channel.slot) !== channel) return;
+    this.#channels.delete(channel.slot);
     channel.stop();
   }
 
@@ -112,6 +115,7 @@ export class Listener {
   #again(channel: Channel): void {
     const wasUp = channel.since === undefined;
     channel.since = undefined;
+    this.#isWarned = false;
     channel.tickets.forEach((ticket) => ticket.put("again"));
     if (wasUp) this.changed();
   }

@@ -15,8 +15,8 @@ import {SilentError, type Call} from "./transport.js";
 interface Vote {
   readonly server: Server;
   fence: number;
-  /** Whether a command that asks for the lock has no reply yet. */
-  isAsked: boolean;
+  /** The reply to the last command that asked for the lock. */
+  asked: Promise<unknown>;
 }
 
 /** Asks one node, until a time. True: it granted, extended or released. */
@@ -94,7 +94,7 @@ class Votes implements Keeper {
 
   constructor(readonly quorum: QuorumBackend, readonly request: LockRequest) {
     this.owner = new Owner(request.keys, quorum.settings.prefix, request.settings.token);
-    this.#votes = quorum.servers.map((server) => ({server, fence: 0, isAsked: false}));
+    this.#votes = quorum.servers.map((server) => ({server, fence: 0, asked: Promise.resolve()}));
   }
 
   get grant(): Granted { return {keeper: this, owner: this.owner, answer: {number: 0, sent: this.sent}}; }
@@ -130,17 +130,18 @@ class Votes implements Keeper {
     return tally;
   }
 
-  /** Sends a node a command that gives a fence or 0. */
+  /** Sends a node a command that gives a fence or 0, when it has replied to the one before. */
   async take(vote: Vote, call: Call, until: number): Promise<boolean> {
-    if (vote.isAsked) throw new SilentError();
-    vote.isAsked = true;
+    const reply = vote.asked.then(() => {
+      if (monotonic() >= until) throw new SilentError();
+      return vote.server.number(call, until);
+    });
+    vote.asked = reply.catch(() => {});
     try {
-      vote.fence = (await vote.server.number(call, until)).number;
+      vote.fence = (await reply).number;
     } catch (error) {
       if (!["WRONGMODE", "NOTHELD", "WRONGTYPE"].includes(codeOf(error))) throw error;
       vote.fence = 0;
-    } finally {
-      vote.isAsked = false;
     }
     return vote.fence > 0;
   }
@@ -167,6 +168,7 @@ class Votes implements Keeper {
     const call = {...owner.lock(this.request.mode, {...wanted, ttlMs}), reserved: true};
     const sent = now();
     const tally = await this.decide(async (vote, until) => {
+      await vote.asked;
       const {fence} = vote;
       // During its grace a node gives no new hold, so it has not got this one.
       const isHeld = await this.take(vote, call, until).catch((error: unknown) => { if (codeOf(error) !== "GRACE") throw error; });

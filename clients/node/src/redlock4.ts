@@ -45,7 +45,7 @@ class Redlock extends EventEmitter {
   }
 
   /** Quits the clients, after the connections of the library. */
-  quit(callback?: Callback<void>): Promise<void> { return told(callback, this.#redlock.quit()); }
+  quit(callback?: Callback<unknown[]>): Promise<unknown[]> { return told(callback, this.#redlock.quit().then(() => this.servers.map(() => "OK"))); }
 
   lock(resource: string | string[], ttl: number, callback?: Callback<Lock>): Promise<Lock> { return this.lockWithOptions(resource, ttl, {}, callback); }
 
