@@ -9,8 +9,8 @@ import {REFUSE_MS, codeOf, explain, passes, type Owner} from "./protocol.js";
 import {LEFT, type Stop} from "./stop.js";
 import {ReplyError, SilentError, type Call, type Reply, type Transport} from "./transport.js";
 
-/** The longest pause between two deliveries in the background, in ms: an outage may leave many of them. */
-const MOST_PAUSE_MS = 10_000;
+/** How many commands are delivered in the background at once: an outage may leave many of them. */
+const DELIVERIES_AT_ONCE = 100;
 
 /** The reply to a command that may have been sent several times. */
 export interface Answer {
@@ -25,7 +25,8 @@ export interface Answer {
 /** One server, or one cluster. */
 export class Server {
   readonly listener: Listener;
-  /** How many commands are being delivered in the background. */
+  /** What is to be delivered in the background, and how many deliveries are under way. */
+  readonly #deliveries = new Set<{readonly call: Call; readonly until: number}>();
   delivering = 0;
 
   /** `holds` are those that are renewed. */
@@ -87,19 +88,28 @@ export class Server {
       return number === (isKept ? 1 : owner.keys.length) || (owner.isGiven && Boolean(isRepeated));
     } catch (error) {
       if (isWrongType(error)) return false;
-      if (error instanceof NoAnswerError) void this.deliver(call, isKept ? afterMs : REFUSE_MS);
+      if (error instanceof NoAnswerError) this.deliver(call, isKept ? afterMs : REFUSE_MS);
       throw error;
     }
   }
 
   /** Releases in the background. */
-  endLater(owner: Owner, fence: number): void { void this.deliver(owner.end(fence), REFUSE_MS); }
+  endLater(owner: Owner, fence: number): void { this.deliver(owner.end(fence), REFUSE_MS); }
 
   /** Sends a command until it is answered, for a time. A program that has nothing else to do does not wait for that. */
-  async deliver(call: Call, forMs: number): Promise<void> {
-    const send = (until: number): Promise<Answer> => this.number({...call, reserved: true}, Math.min(until, monotonic() + this.settings.retryForMs));
+  deliver(call: Call, forMs: number): void {
+    this.#deliveries.add({call, until: monotonic() + forMs});
+    if (this.delivering < DELIVERIES_AT_ONCE) void this.#deliver();
+  }
+
+  async #deliver(): Promise<void> {
     this.delivering += 1;
-    await repeat([], forMs, send, true).catch(() => {});
+    for (const one of this.#deliveries) {
+      this.#deliveries.delete(one);
+      // Over the connection over which a request may be on its way, so that its end does not come first.
+      const send = (until: number): Promise<Answer> => this.number(one.call, Math.min(until, monotonic() + this.settings.retryForMs));
+      await repeat([], one.until - monotonic(), send, true).catch(() => {});
+    }
     this.delivering -= 1;
   }
 }
@@ -118,7 +128,7 @@ export async function repeat<T extends object | void>(
       if (!passes(error)) throw explain(error, names);
       last = moreTelling(last, error);
     }
-    const pause = isBackground ? exponential(10, MOST_PAUSE_MS, failures) : afterErrors(failures);
+    const pause = afterErrors(failures);
     if (monotonic() + pause >= until) throw noAnswer(names, forMs, last);
     await new Promise((resolve) => (isBackground ? setTimeout(resolve, pause).unref() : setTimeout(resolve, pause)));
   }
