@@ -8,7 +8,7 @@ import type {Owner} from "./protocol.js";
 import type {Answer} from "./server.js";
 import {Stop} from "./stop.js";
 
-/** Ends a call. It then rejects with the reason of the signal, and leaves neither a hold nor a place in the queue. */
+/** Ends a wait, or the work of `run`. The call rejects with the signal's reason, and leaves neither a hold nor a request. */
 export interface Cancellation { readonly signal?: AbortSignal | undefined }
 
 /** Keys, a mode and options. It may be used many times, also at once. */
@@ -23,8 +23,8 @@ export interface Request {
   tryAcquire(options?: Cancellation): Promise<Hold | undefined>;
   /**
    * Acquires, runs the work, and releases. The signal of the work is aborted when the hold is lost, and when that of the call
-   * is. The call waits for the work to end. If the hold was lost it rejects with `LostError`, whose cause is the work's error
-   * if there is one. A release that fails is no error of finished work.
+   * is. The call waits for the work to end. If the hold was lost it rejects with `LostError`, whose cause is the work's own
+   * error if there is one. A release that fails is no error of finished work.
    */
   run<T>(work: (signal: AbortSignal, hold: Hold) => T | Promise<T>, options?: Cancellation): Promise<T>;
   /** Makes a hold from an owner token that another process took and detached. Rejects with `NotHeldError` if it does not hold all. */
@@ -66,11 +66,9 @@ export class LockRequest implements Request {
     const ends = signal ? AbortSignal.any([hold.signal, signal]) : hold.signal;
     const done = await (async () => work(ends, hold))().then((result) => ({result}), (error: unknown) => ({error}));
     const loss = hold.wasLeft ? undefined : await hold.release().catch((error: unknown) => error);
-    const isError = "error" in done;
-    // What says only that the signal was aborted adds nothing.
-    const isOwn = isError && done.error !== ends.reason && (done.error as Error | undefined)?.name !== "AbortError";
-    if (loss instanceof LostError) throw isOwn ? new LostError(loss.keys, loss.reason, done.error) : loss;
-    if (isError) throw done.error;
+    const isAbort = "error" in done && ends.aborted && (done.error === ends.reason || (done.error as Error | undefined)?.name === "AbortError");
+    if (loss instanceof LostError) throw "error" in done && !isAbort ? new LostError(loss.keys, loss.reason, done.error) : loss;
+    if ("error" in done) throw isAbort ? ends.reason : done.error;
     return done.result;
   }
 
