@@ -159,7 +159,11 @@ export class HeldLock implements Hold {
   get fence(): number { return this.remains.fence; }
   get fences(): readonly number[] { return this.keeper.fences ?? [this.fence]; }
   get remainingMs(): number { return this.isLive ? Math.max(0, this.#until - now()) : 0; }
-  get lost(): boolean { return this.update() instanceof LostError; }
+  get lost(): boolean {
+    this.update();
+    return this.reason !== undefined;
+  }
+
   get isLive(): boolean { return this.#state === "live"; }
   /** Whether the program released or detached it. */
   get wasLeft(): boolean { return this.#state === "over"; }
@@ -169,14 +173,13 @@ export class HeldLock implements Hold {
 
   get signal(): AbortSignal {
     this.#controller ??= new AbortController();
-    const problem = this.update();
-    if (problem instanceof LostError) this.#controller.abort(problem);
+    if (this.lost) this.#controller.abort(this.#problem());
     return this.#controller.signal;
   }
 
   check(): void {
-    const problem = this.update();
-    if (problem) throw problem;
+    this.update();
+    if (!this.isLive) throw this.#problem();
   }
 
   async extend(ttlMs: number): Promise<void> {
@@ -239,12 +242,12 @@ export class HeldLock implements Hold {
       this.#isOpen = true;
       const call = this.owner.change(to, ttlMs, fence);
       const {answer, error, isOpen} = await run(keeper, call, stop);
-      const problem = this.update(() => {
+      this.update(() => {
         if (answer) this.#grant(to, answer);
         else if (!isOpen) this.#isOpen = wasOpen;
         if (error instanceof NotHeldError || isWrongType(error)) this.#lose("gone");
       });
-      if (problem) throw problem;
+      this.check();
       if (!answer && isOpen) this.#settled = this.#settle(keeper, to, call).catch(() => {});
       if (error instanceof TimedOutError) await within(this.#settled, LATE_REPLY_MS); // the server replies
       if (!answer) throw error;
@@ -273,16 +276,16 @@ export class HeldLock implements Hold {
     this.#lengthen(sent, this.ttlMs);
   }
 
-  /** Changes a live hold, and does what follows if that ends it. Gives what is wrong with the hold after that. */
-  update(change?: () => void): SlockError | undefined {
-    if (!this.isLive) return this.#problem();
+  /** Changes a live hold, and does what follows if that or its time ends it. */
+  update(change?: () => void): void {
+    if (!this.isLive) return;
     const at = now();
     if (at >= this.#granted + this.wanted.maxHoldMs) this.#lose("max hold");
     else if (at >= this.#until) this.#lose(this.locks.isClosed ? "closed" : "expired");
     else change?.();
     if (this.isLive) {
       this.#setTimer(at);
-      return undefined;
+      return;
     }
     clearTimeout(this.#timer);
     this.#change?.close();
@@ -292,7 +295,6 @@ export class HeldLock implements Hold {
       this.#tellLoss();
     }
     this.locks.reporter.tell("held", this.label, at - this.#granted);
-    return this.#problem();
   }
 
   #lose(reason: Reason): void {
@@ -300,14 +302,16 @@ export class HeldLock implements Hold {
     this.reason = reason;
   }
 
-  #problem(): SlockError | undefined {
-    if (this.isLive) return undefined;
+  /** The error of a hold that has ended. */
+  #problem(): SlockError {
     if (!this.reason) return new NotHeldError(`the owner token does not hold the lock for ${this.mode}`, this.keys);
-    return new LostError(this.keys, this.reason, this.reason === "expired" ? this.#failed : undefined);
+    return this.#loss();
   }
 
+  #loss(): LostError { return new LostError(this.keys, this.reason!, this.reason === "expired" ? this.#failed : undefined); }
+
   #tellLoss(): LostError {
-    const loss = this.#problem() as LostError;
+    const loss = this.#loss();
     this.#controller?.abort(loss);
     this.locks.reporter.warn(`${loss.message}${this.label === this.keys[0] ? "" : ` (label ${this.label})`}`);
     this.locks.reporter.tell("lost", this.label, loss);
@@ -316,12 +320,9 @@ export class HeldLock implements Hold {
 
   /** Ends a live hold here, before anything is sent. */
   #finish(): void {
-    let wasLive = false;
-    const problem = this.update(() => {
-      wasLive = true;
-      this.#state = "over";
-    });
-    if (!wasLive) throw problem;
+    if (!this.isLive) throw this.#problem();
+    this.update(() => (this.#state = "over"));
+    if (this.reason) throw this.#problem();
   }
 
   /** Notes that the server lets the hold live for a ttl, or longer, from a moment on. */
@@ -347,12 +348,12 @@ export class HeldLock implements Hold {
     const limit = Math.min(until, monotonic() + this.remainingMs);
     const answer: Answer | {error: unknown} = await this.keeper.extend(this.owner, longer, named, this.wanted, limit)
       .catch((error: unknown) => (isWrongType(error) ? {number: 0, sent: 0} : {error}));
-    const problem = this.update(() => {
+    this.update(() => {
       if ("error" in answer) this.#failed = explain(answer.error, this.keys);
       else if (answer.number > 0) this.#lengthen(answer.sent, longer);
       else if (named === this.named) this.#lose("gone"); // else it was about another fence
     });
-    if (problem) throw problem;
+    this.check();
     if ("error" in answer) throw answer.error;
   }
 

@@ -1,6 +1,6 @@
 // The words of the commands, and what the replies mean. It sends nothing.
 
-import {randomBytes} from "node:crypto";
+import {randomFillSync} from "node:crypto";
 import {
   DeadlockError, ModuleNotLoadedError, NotHeldError, QueueFullError, RefusedError, SlockError, WrongModeError,
 } from "./errors.js";
@@ -10,8 +10,17 @@ import {ReplyError, type Call} from "./transport.js";
 /** For how long the server refuses an owner token after the end of its acquisition, in ms: nothing is on its way after that. */
 export const REFUSE_MS = 120_000;
 
+const RANDOM = Buffer.alloc(4_096);
+let used = RANDOM.length;
+
 /** 128 random bits in 22 characters, as secret as an owner token and a tag have to be. */
-export const draw = (): string => randomBytes(16).toString("base64url");
+export function draw(): string {
+  if (used === RANDOM.length) {
+    randomFillSync(RANDOM);
+    used = 0;
+  }
+  return RANDOM.toString("base64url", used, (used += 16));
+}
 
 /** An owner token and the keys that it wants or holds. */
 export class Owner {

@@ -55,7 +55,9 @@ export class LockRequest implements Request {
   constructor(
     readonly locks: LocksState, readonly backend: Backend, readonly keys: readonly string[], readonly mode: Mode,
     readonly settings: Settings,
-  ) {}
+  ) {
+    check(keys, mode, settings, backend.counted);
+  }
 
   async acquire({signal}: Cancellation = {}): Promise<Hold> { return (await this.#acquire(false, signal))!; }
 
@@ -81,10 +83,7 @@ export class LockRequest implements Request {
   }
 
   /** Throws what is wrong, before anything is sent. */
-  check(): void {
-    if (this.locks.isClosed) throw new ClosedError();
-    check(this.keys, this.mode, this.settings, this.backend.counted);
-  }
+  check(): void { if (this.locks.isClosed) throw new ClosedError(); }
 
   async #acquire(isTry: boolean, signal: AbortSignal | undefined): Promise<HeldLock | undefined> {
     this.check();
