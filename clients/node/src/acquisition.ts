@@ -57,7 +57,8 @@ export class Acquisition {
   #isQueued = false;
   /** Others had the lock, so it waits by a message from now on. */
   #waits = false;
-  #ticket: Ticket | undefined;
+  /** Of the last copy. A message for one before it tells of a hold that may be over. */
+  #ticket = new Ticket();
   #channel: Channel | undefined;
   /** Before the last copy was sent that was answered null, and how long the server lets that copy wait. */
   #sent = 0;
@@ -74,7 +75,7 @@ export class Acquisition {
   /** Sends the request until it is granted or over. */
   async run(): Promise<Outcome> {
     const ended = await this.#repeat().then((answer) => ({answer}), (error: unknown) => ({error: explain(error, this.owner.names)}));
-    this.#channel?.tickets.delete(this.#ticket!.tag);
+    this.#channel?.tickets.delete(this.#ticket.tag);
     return {...ended, isOpen: this.#isLoose || this.#isQueued};
   }
 
@@ -134,17 +135,16 @@ export class Acquisition {
     const key = owner.keys[0]!;
     // A request that has not been refused waits only if there is a channel already.
     let channel = this.#isOnce ? undefined : server.listener.channel(key, this.#waits);
-    if (channel) {
-      this.#ticket ??= new Ticket();
-      this.#channel = channel;
-      channel.tickets.set(this.#ticket.tag, this.#ticket);
-    }
+    this.#channel?.tickets.delete(this.#ticket.tag);
+    this.#channel = channel;
+    this.#ticket = new Ticket();
+    channel?.tickets.set(this.#ticket.tag, this.#ticket);
     if (channel?.since !== undefined) {
       await this.#hear(Math.min(exponential(SUBSCRIBE_MS, MOST_SUBSCRIBE_MS, this.#polls++), this.#deadline - monotonic()));
       if (channel.since !== undefined) channel = undefined;
     }
     const queueMs = Math.max(1, Math.min(SERVER_WAIT_MS, this.#deadline - monotonic()));
-    const call = channel ? waiting(this.request, queueMs, channel.name, this.#ticket!.tag) : this.request;
+    const call = channel ? waiting(this.request, queueMs, channel.name, this.#ticket.tag) : this.request;
     const until = Math.min(this.#limit, monotonic() + server.settings.retryForMs, this.#deadline + LATE_REPLY_MS);
     const sent = now();
     // Until the reply is there, a copy may be on its way. The end of a token of the program's might end another hold of it,
@@ -174,8 +174,8 @@ export class Acquisition {
   }
 
   async #hear(ms: number): Promise<Message | undefined> {
-    await this.stop.wait(this.#ticket!.heard(), ms);
-    return this.#ticket!.take();
+    await this.stop.wait(this.#ticket.heard(), ms);
+    return this.#ticket.take();
   }
 
   /** Waits for the message of a request that is in the queue. */

@@ -17,9 +17,12 @@ export type Message = "again" | {readonly fence: number; readonly error?: ReplyE
 
 /** Receives the messages of one acquisition. */
 export class Ticket {
-  readonly tag = draw();
+  #tag: string | undefined;
   #message: Message | undefined;
   #wake = (): void => {};
+
+  /** The secret of who waits. */
+  get tag(): string { return this.#tag ??= draw(); }
 
   put(message: Message): void {
     // What is there must not be lost to `again`; the request is sent anyway after that.
