@@ -81,12 +81,16 @@ export class Acquisition {
 
   async #repeat(): Promise<Answer | undefined> {
     for (;;) {
-      await this.#check();
+      if (this.stop.problem) throw this.stop.problem.reason;
+      const isOver = monotonic() >= this.#deadline;
+      if (isOver || (this.#last !== undefined && monotonic() >= this.#limit)) {
+        throw await this.#failed(isOver && this.#last === undefined && this.#contact !== undefined);
+      }
       try {
         const step = await this.#attempt();
         if (step !== "again") return step;
       } catch (error) {
-        if (error === LEFT) continue; // the check says why
+        if (error === LEFT) continue; // what stopped it says why
         if (!passes(error)) throw error;
         this.#last = moreTelling(this.#last, error);
         await this.stop.sleep(Math.min(afterErrors(this.#failures++), this.#limit - monotonic(), this.#deadline - monotonic()));
@@ -98,14 +102,6 @@ export class Acquisition {
   get #limit(): number {
     const {retryForMs, retryWaitForMs} = this.server.settings;
     return this.#contact === undefined || this.#isOnce ? this.#began + retryForMs : this.#contact + retryWaitForMs;
-  }
-
-  /** Throws the error of an acquisition that has to end without a grant. */
-  async #check(): Promise<void> {
-    if (this.stop.problem) throw this.stop.problem.reason;
-    const isOver = monotonic() >= this.#deadline;
-    const isTimedOut = isOver && this.#last === undefined && this.#contact !== undefined;
-    if (isOver || (this.#last !== undefined && monotonic() >= this.#limit)) throw await this.#failed(isTimedOut);
   }
 
   /** The error of a call that is over, because others have the lock or without a reply. */

@@ -121,13 +121,17 @@ class Talk {
 
   constructor(readonly line: Line, readonly base: Base) {}
 
-  send(call: Call): {reply: Promise<Reply>; heard: () => number} {
+  send({key, command, then}: Call): {reply: Promise<Reply>; heard: () => number} {
+    const {line, base} = this;
+    const began = monotonic();
     let place = "";
     const send = async (): Promise<Reply> => {
-      place = this.base.place?.(call.key) ?? "";
-      const reply = await replyTo(this.line, call, this.base);
-      this.#heard.set(place, monotonic());
-      return reply;
+      place = base.place?.(key) ?? "";
+      const value = await line.send(command, key).catch(asReply);
+      const at = monotonic();
+      this.#heard.set(place, at);
+      const isRepeated = at - began >= base.repeatsAfterMs;
+      return then ? {value, then: await (line.follow?.(then, key) ?? line.send(then, key)).catch(asReply), isRepeated} : {value, isRepeated};
     };
     return {reply: send(), heard: () => this.#heard.get(place) ?? 0};
   }
@@ -229,17 +233,11 @@ class Subscription {
 /** Whether an error is a reply of the server to a command: its text begins with a code. A login may succeed a little later. */
 const isReply = (text: string): boolean => /^(?!WRONGPASS|NOAUTH)[A-Z][A-Z0-9_]+( |$)/.test(text);
 
-async function replyTo(line: Line, {command, then, key}: Call, {repeatsAfterMs}: Base): Promise<Reply> {
-  const began = monotonic();
-  const value = await valueOf(line.send(command, key));
-  const isRepeated = monotonic() - began >= repeatsAfterMs;
-  return then ? {value, then: await valueOf(line.follow?.(then, key) ?? line.send(then, key)), isRepeated} : {value, isRepeated};
-}
-
-const valueOf = (reply: Promise<unknown>): Promise<unknown> => reply.catch((error: unknown) => {
+/** The error reply of an error, or the error if it is none. */
+function asReply(error: unknown): ReplyError {
   if (error instanceof Error && isReply(error.message)) return new ReplyError(error.message, {cause: error});
   throw error;
-});
+}
 
 /**
  * The promise, or a rejection after so many ms, or when so many have passed since the last reply to anybody. What has arrived
@@ -247,16 +245,17 @@ const valueOf = (reply: Promise<unknown>): Promise<unknown> => reply.catch((erro
  */
 const within = <T>(promise: Promise<T>, ms: number, silentMs = Infinity, heard = () => 0): Promise<T> => new Promise((resolve, reject) => {
   const began = monotonic();
-  let timer: NodeJS.Timeout | undefined;
-  let isOver = false;
+  let timer: NodeJS.Timeout | null | undefined; // null: it has settled
   const look = (): void => {
     const left = Math.min(began + ms, Math.max(began, heard()) + silentMs) - monotonic();
     if (left <= 0) reject(new SilentError());
-    else if (!isOver) timer = setTimeout(() => setImmediate(look), left);
+    else if (timer !== null) timer = setTimeout(() => setImmediate(look), left);
   };
   look();
-  promise.finally(() => {
-    isOver = true;
-    clearTimeout(timer);
-  }).then(resolve, reject);
+  promise.then((value) => end(resolve, value), (error: unknown) => end(reject, error));
+  function end<V>(settle: (value: V) => void, value: V): void {
+    clearTimeout(timer ?? undefined);
+    timer = null;
+    settle(value);
+  }
 });

@@ -103,11 +103,14 @@ export class LocksState {
   began(hold: HeldLock): void {
     const {remains} = hold;
     this.#holds.set(remains, hold.self);
-    this.#registry.register(hold, remains);
+    this.#registry.register(hold, remains, remains);
   }
 
   /** A hold has ended. False: it had before. */
-  ended(remains: Remains): boolean { return this.#holds.delete(remains); }
+  ended(remains: Remains): boolean {
+    this.#registry.unregister(remains);
+    return this.#holds.delete(remains);
+  }
 }
 
 /** How long a timer runs at most, in ms: timers stop while the machine sleeps, and the hold may be over when it wakes. */

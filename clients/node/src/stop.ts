@@ -28,18 +28,17 @@ export class Stop {
   }
 
   /** The promise, undefined after so many ms, or a rejection with `LEFT` as soon as the call is stopped. */
-  async wait<T>(promise: Promise<T>, ms = Infinity): Promise<T | undefined> {
-    let timer: NodeJS.Timeout | undefined;
-    try {
-      return await new Promise<T | undefined>((resolve, reject) => {
-        if (ms < Infinity) timer = setTimeout(resolve, Math.max(0, ms), undefined);
-        this.#leave = () => reject(LEFT);
-        if (this.problem) this.#leave();
-        promise.then(resolve, reject);
-      });
-    } finally {
-      clearTimeout(timer);
-    }
+  wait<T>(promise: Promise<T>, ms = Infinity): Promise<T | undefined> {
+    return new Promise<T | undefined>((resolve, reject) => {
+      const timer = ms < Infinity ? setTimeout(resolve, Math.max(0, ms), undefined) : undefined;
+      const end = <V>(settle: (value: V) => void) => (value: V): void => {
+        clearTimeout(timer);
+        settle(value);
+      };
+      this.#leave = () => end(reject)(LEFT);
+      if (this.problem) this.#leave();
+      promise.then(end(resolve), end(reject));
+    });
   }
 
   /** Waits for so many ms, or until the call is stopped. */
