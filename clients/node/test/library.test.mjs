@@ -11,6 +11,7 @@ import {fileURLToPath} from "node:url";
 import {setFlagsFromString} from "node:v8";
 import {runInNewContext} from "node:vm";
 import * as slock from "slock-client";
+import {MemoryServer} from "slock-client/testing";
 import {ALL, BASES, connected, run, startProxy, startServer, until} from "./server.mjs";
 
 const {Locks, LostError, NotHeldError, Quorum, TimedOutError} = slock;
@@ -190,6 +191,47 @@ test("the wall clock may be set while a lock is held, and a sleep of the machine
   Date.now = () => now() + 5 * 3_600_000 + 60_000;
   os.uptime = () => uptime() + 60;
   assert.throws(() => hold.check(), {name: "LostError", reason: "expired"});
+});
+
+test("a message for a copy before, whose hold is over, is no grant", async () => {
+  const memory = new MemoryServer();
+  let free = memory.hold("a");
+  let isLost = false;
+  const transport = {
+    topology: {name: "memory"}, // without failover: messages are believed
+    listen: (...all) => memory.listen(...all),
+    close() {},
+    async call(call) {
+      const reply = await memory.call(call);
+      if (isLost || !call.command.includes("WAIT")) return reply;
+      isLost = true;
+      free(); // it is granted, its message comes, and somebody else has the lock before the next copy
+      await sleep(5);
+      free = memory.hold("a");
+      throw new Error("the reply is lost");
+    },
+  };
+  const acquired = new Locks(transport, quiet).write("a").acquire();
+  await until(async () => (await new Locks(memory).info("a")).waiters === 1, "the next copy to wait");
+  assert.equal(await Promise.race([acquired, sleep(100, "waits")]), "waits");
+  free();
+  const hold = await acquired;
+  assert.deepEqual(memory.holders("a"), [hold.token]);
+  assert.equal((await new Locks(memory).info("a")).fence, hold.fence);
+});
+
+test("a program's own test can have a lock busy, lost and out of reach", async () => {
+  const memory = new MemoryServer();
+  const locks = new Locks(memory, {waitMs: 20, retryForMs: 50, ...quiet});
+  const free = memory.hold("a");
+  await assert.rejects(locks.write("a").acquire(), TimedOutError);
+  free();
+  const hold = await locks.write("a").acquire();
+  memory.lose("a");
+  await until(() => hold.signal.aborted, "the loss");
+  assert.equal(hold.reason, "gone");
+  memory.fail(new Error("no network"));
+  await assert.rejects(locks.write("a").acquire(), {name: "NoAnswerError", message: /^no reply from the server within \d+ms \(lock a\): no network$/});
 });
 
 test("the errors are the same classes in both module systems", () => {
