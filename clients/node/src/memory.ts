@@ -113,7 +113,6 @@ export class MemoryServer implements Transport {
     if (name === "DEL") return words.filter((one) => this.#locks.delete(one)).length;
     if (name === "QUEUES") return this.#queues();
     if (name === "INFO") return this.#info(key);
-    if (name === "PTTL") return Math.ceil((this.#locks.get(key)?.holders.get(words[1]!)?.deadline ?? Date.now() - 2) - Date.now());
     const wanted = parse(name, words);
     switch (name) {
       case "LOCK": case "RLOCK": case "MLOCK": case "MRLOCK": case "UPGRADE": return this.#acquire(wanted);
@@ -173,8 +172,8 @@ export class MemoryServer implements Transport {
   /** Whether a request that does not wait yet has to. */
   #isBlocked(wanted: Wanted): boolean {
     return wanted.keys.some((key) => {
-      const isNew = !this.#locks.get(key)?.holders.has(wanted.token);
-      return !this.#admits(key, wanted) || (isNew && this.#queue.some((one) => one.wanted.keys.includes(key)));
+      const isHeld = this.#locks.get(key)?.holders.has(wanted.token);
+      return !this.#admits(key, wanted) || (!isHeld && this.#queue.some((one) => one.wanted.keys.includes(key)));
     });
   }
 
@@ -227,7 +226,11 @@ export class MemoryServer implements Transport {
 
   /** Ends the waits of a token for the keys. */
   #withdraw({keys, token}: Wanted): number {
-    const isMeant = ({wanted}: Waiter): boolean => wanted.token === token && wanted.keys.some((key) => keys.includes(key));
+    return this.#leave(({wanted}) => wanted.token === token && wanted.keys.some((key) => keys.includes(key)));
+  }
+
+  /** Ends some waits, and tells how many. */
+  #leave(isMeant: (waiter: Waiter) => boolean): number {
     const meant = this.#queue.filter(isMeant);
     this.#queue = this.#queue.filter((one) => !isMeant(one));
     for (const {wanted} of meant) this.#tell(wanted, 0);
@@ -253,9 +256,7 @@ export class MemoryServer implements Transport {
   #extend(wanted: Wanted): number {
     const holders = wanted.keys.map((key) => this.#holder(key, wanted));
     if (holders.includes(undefined)) return 0;
-    for (const holder of holders) {
-      holder!.deadline = Math.max(Date.now() + wanted.ttl, wanted.has.has("GT") ? holder!.deadline : 0);
-    }
+    for (const holder of holders) holder!.deadline = Math.max(Date.now() + wanted.ttl, wanted.has.has("GT") ? holder!.deadline : 0);
     return 1;
   }
 
@@ -292,9 +293,7 @@ export class MemoryServer implements Transport {
       for (const {token, deadline} of holders.values()) if (now >= deadline) this.#remove(key, token);
     }
     for (const [id, {until}] of this.#ended) if (now > until) this.#ended.delete(id);
-    const over = this.#queue.filter(({until}) => now >= until);
-    this.#queue = this.#queue.filter(({until}) => now < until);
-    for (const {wanted} of over) this.#tell(wanted, 0);
+    this.#leave(({until}) => now >= until);
   }
 
   #info(key: string): unknown {
