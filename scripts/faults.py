@@ -83,7 +83,9 @@ HISTORY = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 # What each of them says when at least one test ran.
-RAN = re.compile(r"^running [1-9]|\b[1-9]\d* (passed|failed|error)|^=== RUN|^\S (pass|fail) [1-9]", re.MULTILINE)
+RAN = re.compile(
+    r"^running [1-9]|\b[1-9]\d* (passed|failed|error)|^=== RUN|^\S (pass|fail) [1-9]", re.MULTILINE
+)
 
 
 class Problem(Exception):
