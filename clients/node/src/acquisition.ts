@@ -136,7 +136,7 @@ export class Acquisition {
     this.#ticket = new Ticket();
     channel?.tickets.set(this.#ticket.tag, this.#ticket);
     if (channel?.since !== undefined) {
-      await this.#hear(Math.min(exponential(SUBSCRIBE_MS, MOST_SUBSCRIBE_MS, this.#polls++), this.#deadline - monotonic()));
+      if (this.#waits) await this.#hear(Math.min(exponential(SUBSCRIBE_MS, MOST_SUBSCRIBE_MS, this.#polls++), this.#deadline - monotonic()));
       if (channel.since !== undefined) channel = undefined;
     }
     const queueMs = Math.max(1, Math.min(SERVER_WAIT_MS, this.#deadline - monotonic()));
