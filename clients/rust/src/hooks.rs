@@ -1,137 +1,162 @@
-//! Hooks for metrics and traces, and the log.
+//! Tells the program and the log what happens. It decides nothing.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use derive_more::Display;
-use tracing::{debug, warn};
+use redis::RedisError;
+use tracing::{debug, info, warn};
 
-use crate::clock::Moment;
 use crate::errors::{Error, Reason};
 
 /// How an acquisition ended.
-#[derive(Clone, Copy, Debug, Display)]
+#[derive(Clone, Copy, Debug)]
 pub enum Outcome<'a> {
-    /// The hold was handed out.
-    #[display("granted")]
+    /// It gave a hold.
     Granted,
-    /// `try_acquire` was refused.
-    #[display("refused")]
+    /// `try_acquire` found the lock held, or others waiting.
     Refused,
-    /// The limit of time was over.
-    #[display("timed out")]
+    /// The wait was over.
     TimedOut,
-    /// The caller dropped the future.
-    #[display("cancelled")]
+    /// The program dropped the future.
     Cancelled,
     /// Any other error.
-    #[display("{}", _0.name())]
     Failed(&'a Error),
 }
 
-/// Hooks for metrics and traces. Each method does nothing unless it is implemented.
+impl fmt::Display for Outcome<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Outcome::Granted => "granted",
+            Outcome::Refused => "refused",
+            Outcome::TimedOut => "timed out",
+            Outcome::Cancelled => "cancelled",
+            Outcome::Failed(error) => error.name(),
+        })
+    }
+}
+
+/// Functions for metrics. Each does nothing unless it is implemented.
 ///
-/// They are called from the library's tasks and from the caller's, so they must not block and must not panic.
-/// `label` is the label of the request: its first key, unless it was given another.
+/// They are called with the label of the request, which is the first key unless it has another. The current span is the
+/// one of the call, or the one in which the hold was acquired. They are called from several tasks at once, and must
+/// neither block nor panic.
 #[expect(unused_variables)]
 pub trait Hooks: Send + Sync + 'static {
     /// An acquisition ended after this time.
     fn waited(&self, label: &str, duration: Duration, outcome: Outcome<'_>) {}
 
-    /// A hold ended, by release, loss or handing over, after this time.
+    /// A hold ended, released or lost, this time after the grant.
     fn held(&self, label: &str, duration: Duration) {}
 
     /// A hold was lost. [`Hooks::held`] follows.
-    fn lost(&self, label: &str, reason: Reason) {}
+    fn lost(&self, label: &str, keys: &[String], reason: Reason) {}
 
-    /// A renewal failed. It is tried again as long as the hold is valid.
+    /// A renewal got an error or no reply. It is sent again until the hold expires.
     fn renewal_failed(&self, label: &str, error: &Error) {}
 
-    /// A release got no answer in time, or was refused. Unless a later attempt in the background succeeds, the
-    /// lock ends by its ttl.
+    /// A release got an error, or no reply in time. The lock ends by its ttl, unless the release that goes on in the
+    /// background succeeds.
     fn release_failed(&self, label: &str, error: &Error) {}
 }
 
-/// Tells the hooks and the log. At level `warn` is what an operator must know, all else at `debug`.
-#[derive(Default)]
+/// Without hooks.
+struct Nothing;
+
+impl Hooks for Nothing {}
+
+/// Calls the hooks and writes the log of one `Locks`.
 pub(crate) struct Reporter {
-    hooks: Option<Box<dyn Hooks>>,
-    /// One server of a quorum: only that it is out of reach is worth telling.
-    is_part: bool,
-    /// The log has said that the server is out of reach.
-    out_of_reach: AtomicBool,
+    pub(crate) hooks: Arc<dyn Hooks>,
+}
+
+impl Default for Reporter {
+    fn default() -> Self {
+        Self { hooks: Arc::new(Nothing) }
+    }
 }
 
 impl Reporter {
-    pub(crate) fn new(hooks: impl Hooks) -> Self {
-        Self { hooks: Some(Box::new(hooks)), ..Self::default() }
+    pub(crate) fn lost(&self, label: &str, keys: &[String], loss: &Error) {
+        let Error::Lost { reason, last, .. } = loss else { return };
+        let cause = last.as_ref().map(tracing::field::display);
+        warn!(?keys, label, %reason, cause, "a lock was lost");
+        self.hooks.lost(label, keys, *reason);
     }
 
-    pub(crate) fn of_a_part() -> Self {
-        Self { is_part: true, ..Self::default() }
+    pub(crate) fn renewal_failed(&self, label: &str, keys: &[String], error: &Error) {
+        debug!(?keys, label, %error, "a renewal failed");
+        self.hooks.renewal_failed(label, error);
     }
 
-    fn tell(&self, log: impl FnOnce(), call: impl FnOnce(&dyn Hooks)) {
-        if !self.is_part {
-            log();
-            self.hooks.as_deref().map(call);
-        }
+    pub(crate) fn release_failed(&self, label: &str, keys: &[String], error: &Error) {
+        warn!(?keys, label, %error, "a release failed; the lock ends by its ttl");
+        self.hooks.release_failed(label, error);
     }
 
-    pub(crate) fn lost(&self, label: &str, reason: Reason, cause: Option<&Error>) {
-        let cause = cause.map(tracing::field::display);
-        self.tell(|| warn!(lock = label, %reason, cause, "lock lost"), |hooks| hooks.lost(label, reason));
+    /// Nothing limits the hold.
+    pub(crate) fn held_long(&self, label: &str, keys: &[String]) {
+        warn!(?keys, label, "a lock has been held for an hour, and has no max_hold");
     }
 
-    pub(crate) fn held(&self, label: &str, since: Moment) {
-        let duration = since.elapsed();
-        self.tell(|| debug!(lock = label, ?duration, "held"), |hooks| hooks.held(label, duration));
+    pub(crate) fn polls(&self, error: &RedisError) {
+        warn!(%error, "waits poll, and are not served in order, because no channel can be used");
     }
+}
 
-    pub(crate) fn renewal_failed(&self, label: &str, error: &Error) {
-        let log = || debug!(lock = label, %error, "renewal failed");
-        self.tell(log, |hooks| hooks.renewal_failed(label, error));
-    }
+/// How long no reply comes before that is logged: a connection may be lost at any time.
+const LOG_OUTAGE_AFTER: Duration = Duration::from_secs(1);
 
-    pub(crate) fn release_failed(&self, label: &str, error: &Error) {
-        let log = || warn!(lock = label, %error, "release failed: the lock ends by its ttl");
-        self.tell(log, |hooks| hooks.release_failed(label, error));
-    }
+/// Whether one server replies.
+#[derive(Default)]
+pub(crate) struct Outage {
+    is_failing: AtomicBool,
+    is_logged: AtomicBool,
+    since: Mutex<Option<Instant>>,
+}
 
-    pub(crate) fn blocks(&self) {
-        warn!("no permission for the channel: waits block a connection each from now on");
-    }
-
-    /// Once for each time that it is out of reach.
-    pub(crate) fn out_of_reach(&self, error: &Error) {
-        if !self.out_of_reach.swap(true, Ordering::Relaxed) {
-            warn!(%error, "server out of reach");
-        }
-    }
-
-    pub(crate) fn reached(&self) {
-        if self.out_of_reach.load(Ordering::Relaxed) && self.out_of_reach.swap(false, Ordering::Relaxed) {
-            debug!("server reached again");
+impl Outage {
+    /// Notes whether the server replied, and logs if that changes.
+    pub(crate) fn reached(&self, server: &str, error: Option<&RedisError>) {
+        let Some(error) = error else {
+            // Mostly nothing changes, and nothing is written to.
+            if self.is_failing.load(Ordering::Relaxed)
+                && self.is_failing.swap(false, Ordering::Relaxed)
+                && self.is_logged.swap(false, Ordering::Relaxed)
+            {
+                info!(server, "the server replies again");
+            }
+            return;
+        };
+        let mut since = self.since.lock().expect("nothing panics here");
+        if !self.is_failing.swap(true, Ordering::Relaxed) {
+            *since = Some(Instant::now());
+        } else if since.is_some_and(|since| since.elapsed() > LOG_OUTAGE_AFTER)
+            && !self.is_logged.swap(true, Ordering::Relaxed)
+        {
+            warn!(server, %error, "no reply from the server");
         }
     }
 }
 
-/// An acquisition from its first command on. Its end is told, also when its future is dropped.
+/// An acquisition from its begin on. Its end is reported, also if its future is dropped.
 pub(crate) struct Waited<'a> {
     reporter: &'a Reporter,
     label: &'a str,
-    /// Nothing when the end was told.
-    started: Option<Instant>,
+    began: Instant,
+    is_over: bool,
 }
 
 impl<'a> Waited<'a> {
     pub(crate) fn begin(reporter: &'a Reporter, label: &'a str) -> Self {
-        Self { reporter, label, started: Some(Instant::now()) }
+        Self { reporter, label, began: Instant::now(), is_over: false }
     }
 
     /// It gave this, or nothing for a refusal.
-    pub(crate) fn end<T>(&mut self, result: &Result<Option<T>, Error>) {
-        self.tell(match result {
+    pub(crate) fn end<T>(mut self, result: &Result<Option<T>, Error>) {
+        self.is_over = true;
+        self.report(match result {
             Ok(Some(_)) => Outcome::Granted,
             Ok(None) => Outcome::Refused,
             Err(Error::TimedOut { .. }) => Outcome::TimedOut,
@@ -139,17 +164,17 @@ impl<'a> Waited<'a> {
         });
     }
 
-    fn tell(&mut self, outcome: Outcome<'_>) {
-        if let Some(started) = self.started.take() {
-            let (label, duration) = (self.label, started.elapsed());
-            let log = || debug!(lock = label, ?duration, %outcome, "waited");
-            self.reporter.tell(log, |hooks| hooks.waited(label, duration, outcome));
-        }
+    fn report(&self, outcome: Outcome<'_>) {
+        let (label, duration) = (self.label, self.began.elapsed());
+        debug!(label, ?duration, %outcome, "an acquisition ended");
+        self.reporter.hooks.waited(label, duration, outcome);
     }
 }
 
 impl Drop for Waited<'_> {
     fn drop(&mut self) {
-        self.tell(Outcome::Cancelled);
+        if !self.is_over {
+            self.report(Outcome::Cancelled);
+        }
     }
 }

@@ -1,58 +1,113 @@
-//! The one task that renews all holds. When and how a hold is renewed is in `hold.rs`.
+//! Has holds looked after: one task of each runtime renews those that are due, and ends those whose time is over.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
-use tokio::runtime::Handle;
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
+use tokio::runtime::{Handle, Id};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
-type Renewals = mpsc::UnboundedSender<BoxFuture<'static, ()>>;
+use crate::clock::Moment;
+use crate::hold::Inner;
 
-/// The task runs from the first hold on, and ends with this or when all is closed.
+/// How long the task sleeps at most: timers stand still while the machine sleeps, and a hold may be over by then.
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// The holds of one `Locks`.
 #[derive(Default)]
-pub(crate) struct Watchdog(Mutex<Option<Renewals>>);
+pub(crate) struct Holds {
+    all: Mutex<HashMap<u64, Weak<Inner>>>,
+    watchdogs: Mutex<HashMap<Id, (Arc<Watchdog>, JoinHandle<()>)>>,
+}
 
-impl Watchdog {
-    /// Runs the renewals of a hold until they end. Starts the task, also when the runtime has shut down on which it was.
-    /// The result is alive as long as the hold is renewed.
-    pub(crate) fn add(
-        &self,
-        of_a_hold: impl Future<Output = ()> + Send + 'static,
-        closing: &CancellationToken,
-    ) -> Weak<()> {
-        let alive = Arc::new(());
-        let renewed = Arc::downgrade(&alive);
-        let mut renewals = self.0.lock().expect("no panic while the watchdog is locked");
-        if renewals.as_ref().is_none_or(Renewals::is_closed)
-            && let Ok(runtime) = Handle::try_current()
+impl Holds {
+    pub(crate) fn add(&self, id: u64, hold: &Arc<Inner>) {
+        self.all.lock().expect("nothing panics here").insert(id, Arc::downgrade(hold));
+    }
+
+    pub(crate) fn remove(&self, id: u64) {
+        self.all.lock().expect("nothing panics here").remove(&id);
+    }
+
+    pub(crate) fn list(&self) -> Vec<Arc<Inner>> {
+        self.all.lock().expect("nothing panics here").values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Extends all holds: the primary may be another one, which has not all of them.
+    pub(crate) fn confirm(&self) {
+        for hold in self.list() {
+            hold.runtime.clone().spawn(hold.confirm());
+        }
+    }
+
+    /// The watchdog of this runtime.
+    pub(crate) fn watchdog(&self, runtime: &Handle) -> Arc<Watchdog> {
+        let mut watchdogs = self.watchdogs.lock().expect("nothing panics here");
+        if let Some((watchdog, task)) = watchdogs.get(&runtime.id())
+            && !task.is_finished()
         {
-            let (started, added) = mpsc::unbounded_channel();
-            runtime.spawn(closing.clone().run_until_cancelled_owned(run(added)));
-            *renewals = Some(started);
+            return watchdog.clone();
         }
-        if let Some(renewals) = &*renewals {
-            // A runtime that shuts down just now renews nothing.
-            let _ = renewals.send(Box::pin(async move {
-                of_a_hold.await;
-                drop(alive);
-            }));
-        }
-        renewed
+        watchdogs.retain(|_, (_, task)| !task.is_finished());
+        let watchdog = Arc::<Watchdog>::default();
+        let task = runtime.spawn(watchdog.clone().run());
+        watchdogs.insert(runtime.id(), (watchdog.clone(), task));
+        watchdog
     }
 }
 
-async fn run(mut added: mpsc::UnboundedReceiver<BoxFuture<'static, ()>>) {
-    let mut renewals = FuturesUnordered::new();
-    loop {
-        tokio::select! {
-            renewal = added.recv() => match renewal {
-                Some(renewal) => renewals.push(renewal),
-                None => return,
-            },
-            Some(()) = renewals.next() => {}
+impl Drop for Holds {
+    fn drop(&mut self) {
+        self.watchdogs.get_mut().expect("nothing panics here").values().for_each(|(_, task)| task.abort());
+    }
+}
+
+/// What is due when, on one runtime.
+#[derive(Default)]
+pub(crate) struct Watchdog {
+    due: Mutex<Due>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Due {
+    holds: BTreeMap<(Moment, u64), Weak<Inner>>,
+    /// When the task looks next, unless it is woken.
+    next: Moment,
+}
+
+impl Watchdog {
+    /// Notes when a hold is due instead of before.
+    pub(crate) fn set(&self, id: u64, before: Moment, at: Moment, hold: &Weak<Inner>) {
+        let mut due = self.due.lock().expect("nothing panics here");
+        due.holds.remove(&(before, id));
+        due.holds.insert((at, id), hold.clone());
+        if at < due.next {
+            self.wake.notify_one();
+        }
+    }
+
+    pub(crate) fn remove(&self, id: u64, at: Moment) {
+        self.due.lock().expect("nothing panics here").holds.remove(&(at, id));
+    }
+
+    async fn run(self: Arc<Self>) {
+        loop {
+            let (looked_at, sleep) = {
+                let mut due = self.due.lock().expect("nothing panics here");
+                let now = Moment::now();
+                let later = due.holds.split_off(&(now, u64::MAX));
+                let looked_at = std::mem::replace(&mut due.holds, later);
+                let first = due.holds.first_key_value().map_or(Moment::NEVER, |((at, _), _)| *at);
+                due.next = first.min(now.after(LONGEST_SLEEP));
+                (looked_at, due.next.since(now))
+            };
+            for hold in looked_at.into_values().filter_map(|hold| hold.upgrade()) {
+                tokio::spawn(hold.look());
+            }
+            let _ = timeout(sleep, self.wake.notified()).await;
         }
     }
 }

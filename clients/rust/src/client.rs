@@ -1,0 +1,251 @@
+//! Meets `redis::Client`. Commands and messages share one connection, which is made of the client. Commands of the
+//! program's calls can go over a connection of the program's.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use redis::aio::{ConnectionLike, MultiplexedConnection, SendError};
+use redis::{AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value, cmd};
+use tokio::time::{timeout, timeout_at};
+
+use crate::link::{Health, Link, SILENCE, silent};
+use crate::protocol::is_reply;
+use crate::transport::{Audience, Call, Events, Reply, Server, Topology, Transport};
+
+/// How long the confirmation of channels is waited for, before commands go over a new connection.
+const SUBSCRIBING: Duration = Duration::from_millis(100);
+/// How long the program's connection may say nothing. Then the command goes over another one, and so do others.
+const PROGRAM_SILENCE: Duration = Duration::from_millis(300);
+const WITHOUT_PROGRAM: Duration = Duration::from_secs(1);
+/// How many commands may wait to be written.
+const MOST_UNSENT: usize = 4096;
+
+type Connect = Box<dyn Fn(AsyncConnectionConfig) -> BoxFuture<'static, RedisResult<MultiplexedConnection>> + Send + Sync>;
+/// Sends a command over a connection of the program's.
+type Program = Box<dyn Fn(Cmd) -> BoxFuture<'static, RedisResult<Value>> + Send + Sync>;
+
+pub(crate) struct Direct {
+    pub(crate) link: Link<MultiplexedConnection>,
+    audience: Audience,
+    channels: Channels,
+    program: Option<Program>,
+    /// When the program's connection last gave no reply.
+    program_failed: Mutex<Option<Instant>>,
+    topology: Topology,
+}
+
+type Channels = Arc<Mutex<BTreeSet<String>>>;
+
+impl From<Client> for Server {
+    fn from(client: Client) -> Self {
+        Self::over(Direct::of_client(client, None))
+    }
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> From<(Client, C)> for Server {
+    /// The commands of the program's calls go over its connection, such as a `MultiplexedConnection` or a
+    /// `ConnectionManager`, as long as that replies. Renewals and messages go over a connection of the client.
+    fn from((client, connection): (Client, C)) -> Self {
+        let send = move |command: Cmd| {
+            let mut connection = connection.clone();
+            async move { connection.req_packed_command(&command).await }.boxed()
+        };
+        Self::over(Direct::of_client(client, Some(Box::new(send))))
+    }
+}
+
+impl Server {
+    /// A server to which the program opens the connections, with the configuration that it is given: for credentials
+    /// that change, or a resolver of names. The connections must speak RESP3.
+    ///
+    /// ```
+    /// # use slock_client::{Locks, Server};
+    /// let locks = Locks::new(Server::connecting("10.0.0.1:6379", |config| async move {
+    ///     let password = std::fs::read_to_string("/run/secrets/redis")?;
+    ///     let url = format!("redis://app:{}@10.0.0.1/?protocol=resp3", password.trim());
+    ///     redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await
+    /// }));
+    /// ```
+    pub fn connecting<F, R>(name: impl Into<String>, connect: F) -> Self
+    where
+        F: Fn(AsyncConnectionConfig) -> R + Send + Sync + 'static,
+        R: Future<Output = RedisResult<MultiplexedConnection>> + Send + 'static,
+    {
+        let connect = move |config| {
+            let connection = connect(config);
+            // A login that is refused may succeed later.
+            async { connection.await.map_err(may_pass) }.boxed()
+        };
+        Self::over(Direct::new(name.into(), false, Box::new(connect)))
+    }
+}
+
+fn may_pass(error: RedisError) -> RedisError {
+    match error.kind() {
+        redis::ErrorKind::AuthenticationFailed => std::io::Error::other(error).into(),
+        _ => error,
+    }
+}
+
+/// The client, with the protocol that has messages between replies.
+pub(crate) fn speaking_resp3(client: &Client) -> RedisResult<Client> {
+    let info = client.get_connection_info().clone();
+    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    Client::open(info.set_redis_settings(settings))
+}
+
+impl Direct {
+    fn of_client(client: Client, program: Option<Program>) -> Self {
+        let name = client.get_connection_info().addr().to_string();
+        let connect = move |config: AsyncConnectionConfig| {
+            let client = speaking_resp3(&client);
+            async move { client?.get_multiplexed_async_connection_with_config(&config).await }.boxed()
+        };
+        Self { program, ..Self::new(name, false, Box::new(connect)) }
+    }
+
+    pub(crate) fn new(name: String, is_failover: bool, connect: Connect) -> Self {
+        let (audience, channels) = (Audience::default(), Channels::default());
+        let (connect, listening, heard) = (Arc::new(connect), channels.clone(), audience.clone());
+        let open = move |health: Option<Arc<Health>>| {
+            let (connect, channels, audience) = (connect.clone(), listening.clone(), heard.clone());
+            async move {
+                let config = AsyncConnectionConfig::new()
+                    .set_connection_timeout(Some(SILENCE))
+                    .set_response_timeout(None)
+                    .set_pipeline_buffer_size(MOST_UNSENT);
+                let Some(health) = health else { return connect(config).await };
+                let pushes = Pushes { audience: audience.clone(), health };
+                let connection = connect(config.set_push_sender(move |push: PushInfo| {
+                    pushes.take(&push);
+                    Ok::<_, SendError>(())
+                })).await?;
+                let channels = channels.lock().expect("nothing panics here").clone();
+                let subscribed = async {
+                    for channel in channels {
+                        subscribe(connection.clone(), channel, audience.clone()).await;
+                    }
+                };
+                let _ = timeout(SUBSCRIBING, subscribed).await;
+                Ok(connection)
+            }
+            .boxed()
+        };
+        let topology = Topology { name, is_cluster: false, is_failover };
+        let link = Link::new(&audience, Box::new(open));
+        Self { link, audience, channels, program: None, program_failed: Mutex::default(), topology }
+    }
+
+    /// Sends a command over the program's connection. It is nothing if that gives no reply, and for a while after that.
+    async fn by_the_program(&self, call: Call<'_>) -> Option<RedisResult<Reply>> {
+        let send = self.program.as_ref().filter(|_| !call.is_reserved && call.then.is_none())?;
+        let since = *self.program_failed.lock().expect("nothing panics here");
+        if since.is_some_and(|since| since.elapsed() < WITHOUT_PROGRAM) {
+            return None;
+        }
+        let until = call.until.min(Instant::now() + PROGRAM_SILENCE);
+        let reply = timeout_at(until.into(), send(call.command.clone())).await.unwrap_or_else(|_| Err(silent()));
+        match reply.and_then(Value::extract_error) {
+            Err(error) if !is_reply(&error) => {
+                *self.program_failed.lock().expect("nothing panics here") = Some(Instant::now());
+                None
+            }
+            reply => Some(reply.map(|value| Reply { value, then: Value::Nil, is_alone: true })),
+        }
+    }
+}
+
+async fn exchange(mut connection: MultiplexedConnection, call: Call<'_>) -> RedisResult<(Value, Value)> {
+    let Some((then, _)) = call.then else {
+        return Ok((connection.send_packed_command(call.command).await?, Value::Nil));
+    };
+    let mut pipeline = redis::pipe();
+    pipeline.add_command(call.command.clone()).add_command(then.clone());
+    let replies = connection.send_packed_commands(&pipeline, 0, 2).await?;
+    Ok(<[Value; 2]>::try_from(replies).map_or((Value::Nil, Value::Nil), |[reply, then]| (reply, then)))
+}
+
+async fn subscribe(mut connection: MultiplexedConnection, channel: String, audience: Audience) {
+    let reply = connection.send_packed_command(cmd("SSUBSCRIBE").arg(&channel)).await;
+    if let Err(error) = reply.and_then(Value::extract_error)
+        && is_reply(&error)
+    {
+        audience.tell(|events| events.refused(&channel, error));
+    }
+}
+
+impl Transport for Direct {
+    fn start(&self, events: Weak<dyn Events>) {
+        self.audience.set(events);
+    }
+
+    fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>> {
+        async move {
+            if let Some(reply) = self.by_the_program(call).await {
+                return reply;
+            }
+            let reply = self.link.call(call, |connection| exchange(connection, call)).await?;
+            let is_alone = self.program.is_none() || call.is_reserved;
+            Ok(Reply { is_alone, ..reply })
+        }
+        .boxed()
+    }
+
+    fn listen(&self, channel: &str) {
+        let channel = channel.to_owned();
+        self.channels.lock().expect("nothing panics here").insert(channel.clone());
+        let (connection, audience) = (self.link.connection(), self.audience.clone());
+        tokio::spawn(async move {
+            if let Ok(connection) = connection.await {
+                subscribe(connection, channel, audience).await;
+            }
+        });
+    }
+
+    /// The subscription ends with the connection.
+    fn forget(&self, channel: &str) {
+        self.channels.lock().expect("nothing panics here").remove(channel);
+    }
+
+    fn topology(&self) -> Topology {
+        self.topology.clone()
+    }
+
+    fn close(&self) {
+        self.channels.lock().expect("nothing panics here").clear();
+        self.link.close();
+    }
+}
+
+/// What the redis crate calls with each push of a connection. It is dropped with the connection, also by a runtime that
+/// shuts down.
+struct Pushes {
+    audience: Audience,
+    health: Arc<Health>,
+}
+
+impl Pushes {
+    fn take(&self, push: &PushInfo) {
+        match (&push.kind, push.data.as_slice()) {
+            (PushKind::SMessage, [_, Value::BulkString(payload)]) => {
+                self.audience.tell(|events| events.heard(payload));
+            }
+            (PushKind::SSubscribe, [Value::BulkString(channel), ..]) => {
+                self.audience.tell(|events| events.subscribed(&String::from_utf8_lossy(channel)));
+            }
+            // The redis crate takes the push that a subscription has ended for a reply, and gives each later reply to the
+            // wrong command.
+            (PushKind::SUnsubscribe | PushKind::Disconnection, _) => self.health.lose(),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Pushes {
+    fn drop(&mut self) {
+        self.health.lose();
+    }
+}

@@ -1,0 +1,151 @@
+//! A connection of the redis crate that many share. It is opened when it is needed, and another one when it fails.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use redis::{RedisError, RedisResult, Value};
+use tokio::time::timeout_at;
+
+use crate::protocol::is_reply;
+use crate::transport::{Audience, Call, Reply};
+
+/// How long a connection may say nothing. Then the command is sent again, over another one.
+pub(crate) const SILENCE: Duration = Duration::from_millis(800);
+/// How long a connection is being opened at most, which may take several servers.
+const OPENING: Duration = Duration::from_secs(5);
+/// A connection that fails at once is not replaced more often.
+const BETWEEN_OPENINGS: Duration = Duration::from_millis(10);
+/// How many connections for commands that block are kept.
+const MOST_SPARE: usize = 8;
+
+/// Opens a connection: the shared one, which listens and has this health, or a spare one.
+pub(crate) type Open<C> =
+    Box<dyn Fn(Option<Arc<Health>>) -> BoxFuture<'static, RedisResult<C>> + Send + Sync>;
+
+pub(crate) struct Link<C> {
+    open: Open<C>,
+    audience: Audience,
+    shared: Mutex<Option<Live<C>>>,
+    /// For commands that block, one at a time on each.
+    spare: Mutex<Vec<C>>,
+}
+
+/// A connection, which may still be on its way.
+#[derive(Clone)]
+struct Live<C> {
+    connection: Shared<BoxFuture<'static, RedisResult<C>>>,
+    opened: Instant,
+    health: Arc<Health>,
+}
+
+impl<C: Clone> Live<C> {
+    fn is_open(&self) -> bool {
+        self.connection.peek().is_some()
+    }
+}
+
+/// Whether a connection is used no more. What arrives over it after that does not count.
+#[derive(Default)]
+pub(crate) struct Health {
+    is_lost: AtomicBool,
+    audience: Audience,
+}
+
+impl Health {
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn lose(&self) {
+        if !self.is_lost.swap(true, Ordering::AcqRel) {
+            self.audience.tell(|events| events.missed());
+        }
+    }
+}
+
+impl<C: Clone + Send + Sync + 'static> Link<C> {
+    pub(crate) fn new(audience: &Audience, open: Open<C>) -> Self {
+        Self { open, audience: audience.clone(), shared: Mutex::default(), spare: Mutex::default() }
+    }
+
+    fn live(&self) -> Live<C> {
+        let mut shared = self.shared.lock().expect("nothing panics here");
+        let is_usable = |live: &Live<C>| !live.health.is_lost() || live.opened.elapsed() < BETWEEN_OPENINGS;
+        if let Some(live) = shared.as_ref().filter(|live| is_usable(live)) {
+            return live.clone();
+        }
+        let health = Arc::new(Health { audience: self.audience.clone(), ..Health::default() });
+        let connection = (self.open)(Some(health.clone())).shared();
+        shared.insert(Live { connection, opened: Instant::now(), health }).clone()
+    }
+
+    /// The shared connection, when it is there.
+    pub(crate) fn connection(&self) -> Shared<BoxFuture<'static, RedisResult<C>>> {
+        self.live().connection
+    }
+
+    /// Sends a command over the shared connection; one that another one follows, over a spare one.
+    pub(crate) async fn call<F>(&self, call: Call<'_>, send: impl FnOnce(C) -> F) -> RedisResult<Reply>
+    where
+        F: Future<Output = RedisResult<(Value, Value)>>,
+    {
+        let until = call.until.min(Instant::now() + SILENCE);
+        let replies = match call.then {
+            None => {
+                let live = self.live();
+                let sent = async { send(live.connection.clone().await?).await };
+                let replies = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
+                match replies {
+                    // One that is still being opened is waited for by the next command.
+                    Err(ref error) if !is_reply(error) && (live.is_open() || live.opened.elapsed() > OPENING) => {
+                        live.health.lose();
+                    }
+                    Ok(_) if live.health.is_lost() => return Err(broken()),
+                    _ => {}
+                }
+                replies?
+            }
+            Some((_, block)) => {
+                let spare = self.spare.lock().expect("nothing panics here").pop();
+                let sent = async {
+                    let connection = match spare {
+                        Some(connection) => connection,
+                        None => (self.open)(None).await?,
+                    };
+                    let replies = send(connection.clone()).await?;
+                    let mut kept = self.spare.lock().expect("nothing panics here");
+                    if kept.len() < MOST_SPARE {
+                        kept.push(connection);
+                    }
+                    Ok(replies)
+                };
+                timeout_at((until + block).into(), sent).await.unwrap_or_else(|_| Err(silent()))?
+            }
+        };
+        let (value, then) = (replies.0.extract_error()?, replies.1.extract_error()?);
+        Ok(Reply { value, then, is_alone: true })
+    }
+
+    /// Gives up the connections to a server that is not the right one any more.
+    pub(crate) fn lose(&self) {
+        self.spare.lock().expect("nothing panics here").clear();
+        let live = self.shared.lock().expect("nothing panics here").clone();
+        live.filter(Live::is_open).inspect(|live| live.health.lose());
+    }
+
+    pub(crate) fn close(&self) {
+        self.shared.lock().expect("nothing panics here").take();
+        self.spare.lock().expect("nothing panics here").clear();
+    }
+}
+
+pub(crate) fn silent() -> RedisError {
+    std::io::Error::new(std::io::ErrorKind::TimedOut, "the connection is silent").into()
+}
+
+fn broken() -> RedisError {
+    std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "the connection was lost").into()
+}
