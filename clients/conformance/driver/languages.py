@@ -149,6 +149,8 @@ LANGUAGES = {
         Language("python-asyncio", _python, {"api": "asyncio"}),
         Language("python-sync", _python, {"api": "sync"}, notifies=False),
         Language("rust", _rust),
+        # Its commands go over a connection of the program's.
+        Language("rust-manager", _rust, {"api": "manager"}),
         Language("go", _go),
         Language("node-redis", _node_redis),
         Language("ioredis", _ioredis),

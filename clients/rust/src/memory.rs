@@ -77,7 +77,7 @@ impl Asked {
             return Ok(asked);
         }
         asked.token = next()?;
-        if !name.ends_with("UNLOCK") && name != "CANCEL" {
+        if !name.ends_with("UNLOCK") && !matches!(name, "CANCEL" | "PTTL") {
             asked.ttl = Duration::from_millis(number(next()?)?);
         }
         while let Ok(option) = next() {
