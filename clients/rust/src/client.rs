@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use redis::aio::{ConnectionLike, MultiplexedConnection, SendError};
-use redis::{AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value, cmd};
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value, cmd};
 use tokio::time::{timeout, timeout_at};
 
 use crate::link::{Health, Link, SILENCE, silent};
@@ -84,8 +84,8 @@ impl Server {
 }
 
 fn may_pass(error: RedisError) -> RedisError {
-    match error.kind() {
-        redis::ErrorKind::AuthenticationFailed => std::io::Error::other(error).into(),
+    match (error.kind(), error.code()) {
+        (ErrorKind::AuthenticationFailed, _) | (_, Some("WRONGPASS" | "NOAUTH")) => std::io::Error::other(error).into(),
         _ => error,
     }
 }

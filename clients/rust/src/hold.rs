@@ -14,7 +14,7 @@ use tracing::{Instrument, Span};
 use crate::acquisition::Grant;
 use crate::clock::Moment;
 use crate::errors::{Error, Reason};
-use crate::keeper::{Extension, Keeper, Wanted};
+use crate::keeper::{Extension, Keeper, Kept, Wanted};
 use crate::locks::Shared;
 use crate::node::repeat;
 use crate::options::{Mode, SHORTEST_TTL, too_short};
@@ -112,7 +112,7 @@ impl Lease {
 }
 
 impl Inner {
-    pub(crate) fn new(locks: &Arc<Shared>, wanted: &Arc<Wanted>, keeper: Keeper, grant: Grant) -> Hold {
+    pub(crate) fn new(locks: &Arc<Shared>, (keeper, wanted, grant): Kept) -> Hold {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (ttl, runtime, id) = (wanted.options.ttl, wanted.runtime.clone(), NEXT.fetch_add(1, Ordering::Relaxed));
         let mut lease = Lease {
@@ -133,9 +133,9 @@ impl Inner {
             id,
             locks: locks.clone(),
             keeper,
-            wanted: wanted.clone(),
             span: Span::current(),
             watchdog: wanted.options.renew.then(|| locks.holds.watchdog(&runtime)),
+            wanted,
             runtime,
             extending: tokio::sync::Mutex::default(),
             changing: Arc::default(),
@@ -242,7 +242,7 @@ impl Inner {
         let _ = self.update(|lease| {
             is_due = self.is_renewed() && now >= lease.renew_at;
             if is_due {
-                lease.renew_at = now.after(lease.ttl / 10);
+                lease.renew_at = now.after(lease.ttl / 10); // unless this one succeeds
             }
             is_long = !lease.is_long && now.since(lease.granted) > LONG_HOLD && self.wanted.options.max_hold.is_none();
             lease.is_long |= is_long;
@@ -298,7 +298,6 @@ impl Inner {
             Err(error) => Err(error),
         };
         self.update(|lease| {
-            lease.renew_at = Moment::now().after(lease.ttl / 10);
             match &answer {
                 Ok(Some(sent)) => lease.lengthen(*sent, asked, self.locks.backend.counted(asked)),
                 Ok(None) if fence == lease.named() => lease.phase = Phase::Lost(Reason::Gone),

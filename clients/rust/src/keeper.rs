@@ -29,6 +29,9 @@ pub(crate) enum Keeper {
     Votes(Arc<Votes>),
 }
 
+/// What keeps a hold, what was wanted, which has its owner token, and the grant.
+pub(crate) type Kept = (Keeper, Arc<Wanted>, Grant);
+
 /// What is wanted of a backend.
 #[derive(Clone)]
 pub(crate) struct Wanted {
@@ -69,25 +72,28 @@ impl Backend {
         }
     }
 
-    pub(crate) async fn acquire(&self, wanted: &Arc<Wanted>, is_try: bool) -> Result<Option<(Keeper, Grant)>, Error> {
+    pub(crate) async fn acquire(&self, wanted: &Arc<Wanted>, is_try: bool) -> Result<Option<Kept>, Error> {
         match self {
             Backend::Server(node) => {
                 let grant = node.acquire(wanted, is_try).await?;
-                Ok(grant.map(|grant| (Keeper::Server(node.clone()), grant)))
+                Ok(grant.map(|grant| (Keeper::Server(node.clone()), wanted.clone(), grant)))
             }
             Backend::Quorum(quorum) => {
                 let grant = quorum.acquire(wanted, is_try).await?;
-                Ok(grant.map(|(votes, grant)| (Keeper::Votes(votes), grant)))
+                Ok(grant.map(|(votes, grant)| (Keeper::Votes(votes.clone()), votes.wanted.clone(), grant)))
             }
         }
     }
 
-    pub(crate) async fn adopt(&self, wanted: &Arc<Wanted>) -> Result<(Keeper, Grant), Error> {
+    pub(crate) async fn adopt(&self, wanted: &Arc<Wanted>) -> Result<Kept, Error> {
         match self {
-            Backend::Server(node) => Ok((Keeper::Server(node.clone()), node.adopt(wanted).await?)),
+            Backend::Server(node) => {
+                let grant = node.adopt(wanted).await?;
+                Ok((Keeper::Server(node.clone()), wanted.clone(), grant))
+            }
             Backend::Quorum(quorum) => {
                 let (votes, grant) = quorum.adopt(wanted).await?;
-                Ok((Keeper::Votes(votes), grant))
+                Ok((Keeper::Votes(votes), wanted.clone(), grant))
             }
         }
     }

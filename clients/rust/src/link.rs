@@ -96,7 +96,10 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
         let replies = match call.then {
             None => {
                 let live = self.live();
-                let sent = async { send(live.connection.clone().await?).await };
+                let sent = async {
+                    let connection = live.connection.clone().await.inspect_err(|_| live.health.lose())?;
+                    send(connection).await
+                };
                 let replies = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
                 match replies {
                     // One that is still being opened is waited for by the next command.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 
+const LONGEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 #[derive(Default)]
@@ -79,6 +80,9 @@ impl Asked {
         asked.token = next()?;
         if !name.ends_with("UNLOCK") && !matches!(name, "CANCEL" | "PTTL") {
             asked.ttl = Duration::from_millis(number(next()?)?);
+            if asked.ttl.is_zero() || asked.ttl > LONGEST_TTL {
+                return Err("ERR the ttl is out of range".into());
+            }
         }
         while let Ok(option) = next() {
             match option.as_str() {

@@ -265,7 +265,7 @@ impl Drop for Abandoned {
 /// What the nodes gave one owner: the keeper of a hold.
 pub(crate) struct Votes {
     majority: Arc<Majority>,
-    wanted: Arc<Wanted>,
+    pub(crate) wanted: Arc<Wanted>,
     /// Before the first command was sent.
     sent: Moment,
     votes: Vec<Arc<Vote>>,

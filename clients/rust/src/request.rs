@@ -97,11 +97,7 @@ impl Request {
         };
         let acquired = acquired.instrument(info_span!("slock.acquire", lock = label)).await;
         waited.end(&acquired);
-        let (keeper, grant) = match acquired? {
-            Some(acquired) => acquired,
-            None => return Ok(None),
-        };
-        Ok(Some(Inner::new(&self.shared, &wanted, keeper, grant)))
+        Ok(acquired?.map(|kept| Inner::new(&self.shared, kept)))
     }
 
     /// Runs the work under the lock: it waits as [`acquire`](Request::acquire), runs the work, and releases. The work gets a
@@ -133,9 +129,8 @@ impl Request {
         if self.options.token.is_none() {
             return Err(Error::Invalid("adopt needs an owner token".into()));
         }
-        let wanted = self.wanted();
-        let (keeper, grant) = self.shared.backend.adopt(&wanted).await?;
-        Ok(Inner::new(&self.shared, &wanted, keeper, grant))
+        let kept = self.shared.backend.adopt(&self.wanted()).await?;
+        Ok(Inner::new(&self.shared, kept))
     }
 
     /// Releases what the owner token holds.
