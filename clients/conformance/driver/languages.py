@@ -148,9 +148,8 @@ LANGUAGES = {
     for language in (
         Language("python-asyncio", _python, {"api": "asyncio"}),
         Language("python-sync", _python, {"api": "sync"}, notifies=False),
-        Language("rust", _rust),
-        # Its commands go over a connection of the program's.
-        Language("rust-manager", _rust, {"api": "manager"}),
+        # Commands can go over a connection of the program's: multiplexed, or manager.
+        Language("rust", _rust, {"api": os.environ.get("SLOCK_RUST_API", "client")}),
         Language("go", _go),
         Language("node-redis", _node_redis),
         Language("ioredis", _ioredis),

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use redis::aio::{ConnectionLike, MultiplexedConnection, SendError};
-use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value, cmd};
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, ProtocolVersion, PushInfo, RedisError, RedisResult, Value, cmd};
 use tokio::time::{timeout, timeout_at};
 
-use crate::link::{Health, Link, SILENCE, silent};
+use crate::link::{Health, Link, Pushes, SILENCE, silent};
 use crate::protocol::is_reply;
 use crate::transport::{Audience, Call, Events, Reply, Server, Topology, Transport};
 
@@ -118,7 +118,7 @@ impl Direct {
                     .set_response_timeout(None)
                     .set_pipeline_buffer_size(MOST_UNSENT);
                 let Some(health) = health else { return connect(config).await };
-                let pushes = Pushes { audience: audience.clone(), health };
+                let pushes = Pushes { audience: audience.clone(), health, is_kept: false };
                 let connection = connect(config.set_push_sender(move |push: PushInfo| {
                     pushes.take(&push);
                     Ok::<_, SendError>(())
@@ -126,8 +126,9 @@ impl Direct {
                 let channels = channels.lock().expect("nothing panics here").clone();
                 let subscribed = async {
                     for channel in channels {
-                        subscribe(connection.clone(), channel, audience.clone()).await;
+                        subscribe(connection.clone(), channel, audience.clone()).await?;
                     }
+                    RedisResult::Ok(())
                 };
                 let _ = timeout(SUBSCRIBING, subscribed).await;
                 Ok(connection)
@@ -168,13 +169,13 @@ async fn exchange(mut connection: MultiplexedConnection, call: Call<'_>) -> Redi
     Ok(<[Value; 2]>::try_from(replies).map_or((Value::Nil, Value::Nil), |[reply, then]| (reply, then)))
 }
 
-async fn subscribe(mut connection: MultiplexedConnection, channel: String, audience: Audience) {
+async fn subscribe(mut connection: MultiplexedConnection, channel: String, audience: Audience) -> RedisResult<()> {
     let reply = connection.send_packed_command(cmd("SSUBSCRIBE").arg(&channel)).await;
-    if let Err(error) = reply.and_then(Value::extract_error)
-        && is_reply(&error)
-    {
-        audience.tell(|events| events.refused(&channel, error));
+    if let Err(error) = reply.and_then(Value::extract_error) {
+        audience.tell(|events| events.refused(&channel, &error));
+        return Err(error);
     }
+    Ok(())
 }
 
 impl Transport for Direct {
@@ -184,6 +185,9 @@ impl Transport for Direct {
 
     fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>> {
         async move {
+            if self.program.is_some() && !self.channels.lock().expect("nothing panics here").is_empty() {
+                self.link.open();
+            }
             if let Some(reply) = self.by_the_program(call).await {
                 return reply;
             }
@@ -197,12 +201,8 @@ impl Transport for Direct {
     fn listen(&self, channel: &str) {
         let channel = channel.to_owned();
         self.channels.lock().expect("nothing panics here").insert(channel.clone());
-        let (connection, audience) = (self.link.connection(), self.audience.clone());
-        tokio::spawn(async move {
-            if let Ok(connection) = connection.await {
-                subscribe(connection, channel, audience).await;
-            }
-        });
+        let audience = self.audience.clone();
+        self.link.when_open(|connection| subscribe(connection, channel, audience));
     }
 
     /// The subscription ends with the connection.
@@ -217,35 +217,5 @@ impl Transport for Direct {
     fn close(&self) {
         self.channels.lock().expect("nothing panics here").clear();
         self.link.close();
-    }
-}
-
-/// What the redis crate calls with each push of a connection. It is dropped with the connection, also by a runtime that
-/// shuts down.
-struct Pushes {
-    audience: Audience,
-    health: Arc<Health>,
-}
-
-impl Pushes {
-    fn take(&self, push: &PushInfo) {
-        match (&push.kind, push.data.as_slice()) {
-            (PushKind::SMessage, [_, Value::BulkString(payload)]) => {
-                self.audience.tell(|events| events.heard(payload));
-            }
-            (PushKind::SSubscribe, [Value::BulkString(channel), ..]) => {
-                self.audience.tell(|events| events.subscribed(&String::from_utf8_lossy(channel)));
-            }
-            // The redis crate takes the push that a subscription has ended for a reply, and gives each later reply to the
-            // wrong command.
-            (PushKind::SUnsubscribe | PushKind::Disconnection, _) => self.health.lose(),
-            _ => {}
-        }
-    }
-}
-
-impl Drop for Pushes {
-    fn drop(&mut self) {
-        self.health.lose();
     }
 }

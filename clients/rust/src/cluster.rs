@@ -11,9 +11,9 @@ use redis::aio::SendError;
 use redis::cluster::{ClusterClient, ClusterConfig};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
-use redis::{PushInfo, PushKind, RedisResult, Value};
+use redis::{PushInfo, RedisResult, Value};
 
-use crate::link::{Link, SILENCE};
+use crate::link::{Health, Link, Pushes, SILENCE};
 use crate::slot::slot;
 use crate::transport::{Audience, Call, Events, Reply, Server, Topology, Transport};
 
@@ -38,20 +38,18 @@ impl From<ClusterClient> for Server {
             async move { client.get_async_connection_with_config(config()).await }.boxed()
         };
         let (listening, heard) = (channels.clone(), audience.clone());
-        let messages = move |_| {
-            let (client, audience) = (client.clone(), heard.clone());
-            let channels = listening.lock().expect("nothing panics here").clone();
+        let messages = move |health: Option<Arc<Health>>| {
+            let (client, audience, channels) = (client.clone(), heard.clone(), listening.clone());
             async move {
-                let config = config().set_push_sender({
-                    let audience = audience.clone();
-                    move |push: PushInfo| {
-                        take(&push, &audience);
-                        Ok::<_, SendError>(())
-                    }
+                let pushes = Pushes { audience: audience.clone(), health: health.unwrap_or_default(), is_kept: true };
+                let config = config().set_push_sender(move |push: PushInfo| {
+                    pushes.take(&push);
+                    Ok::<_, SendError>(())
                 });
                 let connection = client.get_async_connection_with_config(config).await?;
+                let channels = channels.lock().expect("nothing panics here").clone();
                 for channel in channels {
-                    tokio::spawn(subscribe(connection.clone(), channel, audience.clone()));
+                    subscribe(connection.clone(), channel, audience.clone()).await?;
                 }
                 Ok(connection)
             }
@@ -66,23 +64,8 @@ impl From<ClusterClient> for Server {
     }
 }
 
-fn take(push: &PushInfo, audience: &Audience) {
-    match (&push.kind, push.data.as_slice()) {
-        (PushKind::SMessage, [_, Value::BulkString(payload)]) => audience.tell(|events| events.heard(payload)),
-        (PushKind::SSubscribe, [Value::BulkString(channel), ..]) => {
-            audience.tell(|events| events.subscribed(&String::from_utf8_lossy(channel)));
-        }
-        (PushKind::SUnsubscribe | PushKind::Disconnection, _) => audience.tell(|events| events.missed()),
-        _ => {}
-    }
-}
-
-async fn subscribe(mut connection: ClusterConnection, channel: String, audience: Audience) {
-    if let Err(error) = connection.ssubscribe(&channel).await
-        && !error.is_io_error()
-    {
-        audience.tell(|events| events.refused(&channel, error));
-    }
+async fn subscribe(mut connection: ClusterConnection, channel: String, audience: Audience) -> RedisResult<()> {
+    connection.ssubscribe(&channel).await.inspect_err(|error| audience.tell(|events| events.refused(&channel, error)))
 }
 
 async fn exchange(mut connection: ClusterConnection, call: Call<'_>) -> RedisResult<(Value, Value)> {
@@ -111,6 +94,9 @@ impl Transport for Cluster {
 
     fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>> {
         async move {
+            if !self.channels.lock().expect("nothing panics here").is_empty() {
+                self.messages.open();
+            }
             let sent = Instant::now();
             let reply = self.commands.call(call, |connection| exchange(connection, call)).await?;
             Ok(Reply { is_alone: sent.elapsed() < ONE_COPY, ..reply })
@@ -121,19 +107,14 @@ impl Transport for Cluster {
     fn listen(&self, channel: &str) {
         let channel = channel.to_owned();
         self.channels.lock().expect("nothing panics here").insert(channel.clone());
-        let (connection, audience) = (self.messages.connection(), self.audience.clone());
-        tokio::spawn(async move {
-            match connection.await {
-                Ok(connection) => subscribe(connection, channel, audience).await,
-                Err(_) => {}
-            }
-        });
+        let audience = self.audience.clone();
+        self.messages.when_open(|connection| subscribe(connection, channel, audience));
     }
 
     fn forget(&self, channel: &str) {
         if self.channels.lock().expect("nothing panics here").remove(channel) {
-            let (connection, channel) = (self.messages.connection(), channel.to_owned());
-            tokio::spawn(async move { connection.await?.sunsubscribe(channel).await });
+            let channel = channel.to_owned();
+            self.messages.when_open(|mut connection| async move { connection.sunsubscribe(channel).await });
         }
     }
 

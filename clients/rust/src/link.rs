@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
-use redis::{RedisError, RedisResult, Value};
+use redis::{PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::time::timeout_at;
 
 use crate::protocol::is_reply;
@@ -42,6 +42,10 @@ struct Live<C> {
 }
 
 impl<C: Clone> Live<C> {
+    async fn connection(&self) -> RedisResult<C> {
+        self.connection.clone().await.inspect_err(|_| self.health.lose())
+    }
+
     fn is_open(&self) -> bool {
         self.connection.peek().is_some()
     }
@@ -82,9 +86,25 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
         shared.insert(Live { connection, opened: Instant::now(), health }).clone()
     }
 
-    /// The shared connection, when it is there.
-    pub(crate) fn connection(&self) -> Shared<BoxFuture<'static, RedisResult<C>>> {
-        self.live().connection
+    /// Opens the shared connection, unless it is there.
+    pub(crate) fn open(&self) {
+        if !self.live().is_open() {
+            self.when_open(|_| async { Ok(()) });
+        }
+    }
+
+    /// Does something over the shared connection when that is there, in the background.
+    pub(crate) fn when_open<F>(&self, then: impl FnOnce(C) -> F + Send + 'static)
+    where
+        F: Future<Output = RedisResult<()>> + Send,
+    {
+        let live = self.live();
+        tokio::spawn(async move {
+            let Ok(connection) = live.connection().await else { return };
+            if then(connection).await.is_err_and(|error| !is_reply(&error)) {
+                live.health.lose();
+            }
+        });
     }
 
     /// Sends a command over the shared connection; one that another one follows, over a spare one.
@@ -97,7 +117,7 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
             None => {
                 let live = self.live();
                 let sent = async {
-                    let connection = live.connection.clone().await.inspect_err(|_| live.health.lose())?;
+                    let connection = live.connection().await?;
                     send(connection).await
                 };
                 let replies = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
@@ -142,6 +162,41 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
     pub(crate) fn close(&self) {
         self.shared.lock().expect("nothing panics here").take();
         self.spare.lock().expect("nothing panics here").clear();
+    }
+}
+
+/// What the redis crate calls with each push of a connection. It is dropped with the connection, also by a runtime that
+/// shuts down.
+pub(crate) struct Pushes {
+    pub(crate) audience: Audience,
+    pub(crate) health: Arc<Health>,
+    /// The redis crate opens the connection again, and subscribes.
+    pub(crate) is_kept: bool,
+}
+
+impl Pushes {
+    pub(crate) fn take(&self, push: &PushInfo) {
+        match (&push.kind, push.data.as_slice()) {
+            (PushKind::SMessage, [_, Value::BulkString(payload)]) => {
+                self.audience.tell(|events| events.heard(payload));
+            }
+            (PushKind::SSubscribe, [Value::BulkString(channel), ..]) => {
+                self.audience.tell(|events| events.subscribed(&String::from_utf8_lossy(channel)));
+            }
+            (PushKind::SUnsubscribe | PushKind::Disconnection, _) if self.is_kept => {
+                self.audience.tell(|events| events.missed());
+            }
+            // The redis crate takes the push that a subscription has ended for a reply, and gives each later reply to the
+            // wrong command.
+            (PushKind::SUnsubscribe | PushKind::Disconnection, _) => self.health.lose(),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Pushes {
+    fn drop(&mut self) {
+        self.health.lose();
     }
 }
 

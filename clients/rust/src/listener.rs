@@ -182,8 +182,8 @@ impl Events for Listener {
         }
     }
 
-    fn refused(&self, channel: &str, error: RedisError) {
-        if protocol::passes(&error) {
+    fn refused(&self, channel: &str, error: &RedisError) {
+        if protocol::passes(error) {
             return; // the request finds no subscriber
         }
         let mut state = self.state();
@@ -192,7 +192,7 @@ impl Events for Listener {
             state.denied = Some(Instant::now() + POLLING_FOR);
             Self::again(&state, None);
             drop(state);
-            self.reporter.polls(&error);
+            self.reporter.polls(error);
         }
     }
 

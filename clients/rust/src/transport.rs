@@ -49,8 +49,8 @@ pub(crate) trait Events: Send + Sync {
     fn heard(&self, payload: &[u8]);
     /// The server has confirmed the subscription.
     fn subscribed(&self, channel: &str);
-    /// The server has refused the subscription.
-    fn refused(&self, channel: &str, error: RedisError);
+    /// There is an error instead of a subscription.
+    fn refused(&self, channel: &str, error: &RedisError);
     /// Messages may have been missed; and if servers can be replaced, the primary may be another one.
     fn missed(&self);
 }
