@@ -47,7 +47,13 @@ async fn main() {
     std::process::exit(0);
 }
 
-async fn run(id: u64, operation: Value, cancelled: oneshot::Receiver<()>, state: Arc<State>, running: Running) {
+async fn run(
+    id: u64,
+    operation: Value,
+    cancelled: oneshot::Receiver<()>,
+    state: Arc<State>,
+    running: Running,
+) {
     let result = if operation["op"] == "tasks" {
         let alive = tokio::runtime::Handle::current().metrics().num_alive_tasks();
         Some(Ok(json!({ "count": alive.saturating_sub(running.lock().unwrap().len()) })))
@@ -59,11 +65,14 @@ async fn run(id: u64, operation: Value, cancelled: oneshot::Receiver<()>, state:
         }
     };
     running.lock().unwrap().remove(&id);
-    reply(id, match result {
-        Some(Ok(value)) => json!({ "ok": value }),
-        Some(Err(failed)) => json!({ "error": failed.name, "text": failed.text }),
-        None => json!({ "error": "Cancelled", "text": "the future was dropped" }),
-    });
+    reply(
+        id,
+        match result {
+            Some(Ok(value)) => json!({ "ok": value }),
+            Some(Err(failed)) => json!({ "error": failed.name, "text": failed.text }),
+            None => json!({ "error": "Cancelled", "text": "the future was dropped" }),
+        },
+    );
 }
 
 fn reply(id: u64, mut line: Value) {

@@ -62,7 +62,7 @@ impl Hooks for Telemetry {
         Self::span("lock hold", label, duration, Status::Ok);
     }
 
-    fn lost(&self, label: &str, _reason: Reason) {
+    fn lost(&self, label: &str, _keys: &[String], _reason: Reason) {
         self.count(label, "lost");
     }
 

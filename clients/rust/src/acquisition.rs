@@ -177,11 +177,11 @@ impl Attempt for Request<'_> {
     }
 
     async fn failed(&mut self, of: &Acquisition, is_timed_out: bool) -> Error {
-        let (keys, waited) = (self.owner.names.clone(), of.began.elapsed());
+        let (keys, waited) = (self.owner.keys.clone(), of.began.elapsed());
         if !is_timed_out {
             return Error::NoAnswer { keys, within: waited, last: of.last.clone() };
         }
-        let holders = self.node.holders(&self.owner.keys, HOLDERS_REPLY).await;
+        let holders = self.node.holders(&self.owner.full, HOLDERS_REPLY).await;
         Error::TimedOut { keys, waited, holders, nodes: Vec::new() }
     }
 }
@@ -212,7 +212,7 @@ impl Request<'_> {
                 return Err(Stop::Again);
             }
             Err(error) if passes(&error) => return Err(Stop::Passing(error)),
-            Err(error) => return Err(Stop::Final(explain(error, &self.owner.names))),
+            Err(error) => return Err(Stop::Final(explain(error, &self.owner.keys))),
         };
         if answer.number > 0 {
             return self.confirm(answer.number, answer.sent, false).await;
@@ -262,7 +262,7 @@ impl Request<'_> {
             }
             Ok(Some(Message::Number(fence))) => self.confirm(fence, self.state.sent, true).await,
             Ok(Some(Message::Failed(error))) if passes(&error) => Err(Stop::Passing(error)),
-            Ok(Some(Message::Failed(error))) => Err(Stop::Final(explain(error, &self.owner.names))),
+            Ok(Some(Message::Failed(error))) => Err(Stop::Final(explain(error, &self.owner.keys))),
             Ok(Some(Message::Missed) | None) | Err(_) => Err(Stop::Again),
         }
     }
@@ -282,7 +282,7 @@ impl Request<'_> {
             Ok(answer) if answer.number > 0 => Ok(Grant { fence, from: answer.sent }),
             Ok(_) => Err(Stop::Again), // it is over by now
             Err(Error::Redis(error)) if passes(&error) => Err(Stop::Passing(error)),
-            Err(Error::Redis(error)) => Err(Stop::Final(explain(error, &self.owner.names))),
+            Err(Error::Redis(error)) => Err(Stop::Final(explain(error, &self.owner.keys))),
             Err(error) => Err(Stop::Final(error)),
         }
     }

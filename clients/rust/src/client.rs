@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use redis::aio::{ConnectionLike, MultiplexedConnection, SendError};
-use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, ProtocolVersion, PushInfo, RedisError, RedisResult, Value, cmd};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, ProtocolVersion, PushInfo, RedisError, RedisResult, Value,
+    cmd,
+};
 use tokio::time::{timeout, timeout_at};
 
 use crate::link::{Health, Link, Pushes, SILENCE, silent};
@@ -23,7 +26,9 @@ const WITHOUT_PROGRAM: Duration = Duration::from_secs(1);
 /// How many commands may wait to be written.
 const MOST_UNSENT: usize = 4096;
 
-type Connect = Box<dyn Fn(AsyncConnectionConfig) -> BoxFuture<'static, RedisResult<MultiplexedConnection>> + Send + Sync>;
+type Connect = Box<
+    dyn Fn(AsyncConnectionConfig) -> BoxFuture<'static, RedisResult<MultiplexedConnection>> + Send + Sync,
+>;
 /// Sends a command over a connection of the program's.
 type Program = Box<dyn Fn(Cmd) -> BoxFuture<'static, RedisResult<Value>> + Send + Sync>;
 
@@ -85,7 +90,9 @@ impl Server {
 
 fn may_pass(error: RedisError) -> RedisError {
     match (error.kind(), error.code()) {
-        (ErrorKind::AuthenticationFailed, _) | (_, Some("WRONGPASS" | "NOAUTH")) => std::io::Error::other(error).into(),
+        (ErrorKind::AuthenticationFailed, _) | (_, Some("WRONGPASS" | "NOAUTH")) => {
+            std::io::Error::other(error).into()
+        }
         _ => error,
     }
 }
@@ -122,7 +129,8 @@ impl Direct {
                 let connection = connect(config.set_push_sender(move |push: PushInfo| {
                     pushes.take(&push);
                     Ok::<_, SendError>(())
-                })).await?;
+                }))
+                .await?;
                 let channels = channels.lock().expect("nothing panics here").clone();
                 let subscribed = async {
                     for channel in channels {
@@ -148,7 +156,8 @@ impl Direct {
             return None;
         }
         let until = call.until.min(Instant::now() + PROGRAM_SILENCE);
-        let reply = timeout_at(until.into(), send(call.command.clone())).await.unwrap_or_else(|_| Err(silent()));
+        let reply =
+            timeout_at(until.into(), send(call.command.clone())).await.unwrap_or_else(|_| Err(silent()));
         match reply.and_then(Value::extract_error) {
             Err(error) if !is_reply(&error) => {
                 *self.program_failed.lock().expect("nothing panics here") = Some(Instant::now());
@@ -169,7 +178,11 @@ async fn exchange(mut connection: MultiplexedConnection, call: Call<'_>) -> Redi
     Ok(<[Value; 2]>::try_from(replies).map_or((Value::Nil, Value::Nil), |[reply, then]| (reply, then)))
 }
 
-async fn subscribe(mut connection: MultiplexedConnection, channel: String, audience: Audience) -> RedisResult<()> {
+async fn subscribe(
+    mut connection: MultiplexedConnection,
+    channel: String,
+    audience: Audience,
+) -> RedisResult<()> {
     let reply = connection.send_packed_command(cmd("SSUBSCRIBE").arg(&channel)).await;
     if let Err(error) = reply.and_then(Value::extract_error) {
         audience.tell(|events| events.refused(&channel, &error));

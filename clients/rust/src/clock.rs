@@ -23,7 +23,8 @@ impl Moment {
 
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     pub(crate) fn now() -> Self {
-        static START: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
+        static START: std::sync::LazyLock<std::time::Instant> =
+            std::sync::LazyLock::new(std::time::Instant::now);
         Self::default().after(START.elapsed())
     }
 

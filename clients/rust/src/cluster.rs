@@ -41,7 +41,8 @@ impl From<ClusterClient> for Server {
         let messages = move |health: Option<Arc<Health>>| {
             let (client, audience, channels) = (client.clone(), heard.clone(), listening.clone());
             async move {
-                let pushes = Pushes { audience: audience.clone(), health: health.unwrap_or_default(), is_kept: true };
+                let pushes =
+                    Pushes { audience: audience.clone(), health: health.unwrap_or_default(), is_kept: true };
                 let config = config().set_push_sender(move |push: PushInfo| {
                     pushes.take(&push);
                     Ok::<_, SendError>(())
@@ -64,22 +65,34 @@ impl From<ClusterClient> for Server {
     }
 }
 
-async fn subscribe(mut connection: ClusterConnection, channel: String, audience: Audience) -> RedisResult<()> {
-    connection.ssubscribe(&channel).await.inspect_err(|error| audience.tell(|events| events.refused(&channel, error)))
+async fn subscribe(
+    mut connection: ClusterConnection,
+    channel: String,
+    audience: Audience,
+) -> RedisResult<()> {
+    connection
+        .ssubscribe(&channel)
+        .await
+        .inspect_err(|error| audience.tell(|events| events.refused(&channel, error)))
 }
 
 async fn exchange(mut connection: ClusterConnection, call: Call<'_>) -> RedisResult<(Value, Value)> {
     let Some(key) = call.key else {
         let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
         let replies = match connection.route_command(call.command.clone(), everywhere).await? {
-            Value::Map(replies) => replies.into_iter().map(|(_, reply)| reply.extract_error()).collect::<Result<_, _>>()?,
+            Value::Map(replies) => {
+                replies.into_iter().map(|(_, reply)| reply.extract_error()).collect::<Result<_, _>>()?
+            }
             reply => vec![reply],
         };
         return Ok((Value::Array(replies), Value::Nil));
     };
     let node = SingleNodeRoutingInfo::SpecificNode(Route::new(slot(key), SlotAddr::Master));
     let Some((then, _)) = call.then else {
-        return Ok((connection.route_command(call.command.clone(), RoutingInfo::SingleNode(node)).await?, Value::Nil));
+        return Ok((
+            connection.route_command(call.command.clone(), RoutingInfo::SingleNode(node)).await?,
+            Value::Nil,
+        ));
     };
     let mut pipeline = redis::pipe();
     pipeline.add_command(call.command.clone()).add_command(then.clone());

@@ -84,7 +84,8 @@ impl Worker {
             let answer = node.number(call).instrument(end.span.clone()).await;
             end.due = Instant::now() + AFTER_ERRORS.pause(end.failures).unwrap_or_default();
             end.failures += 1;
-            if answer.is_err_and(|error| passes(&error)) && end.due < end.until && !node.closed.is_cancelled() {
+            if answer.is_err_and(|error| passes(&error)) && end.due < end.until && !node.closed.is_cancelled()
+            {
                 node.ends.queues().entry(self.runtime).or_default().ends.push_back(end);
             }
         }

@@ -112,47 +112,12 @@ impl Lease {
 }
 
 impl Inner {
-    pub(crate) fn new(locks: &Arc<Shared>, (keeper, wanted, grant): Kept) -> Hold {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let (ttl, runtime, id) = (wanted.options.ttl, wanted.runtime.clone(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let mut lease = Lease {
-            phase: Phase::Live,
-            mode: wanted.mode,
-            fence: grant.fence,
-            ttl,
-            granted: grant.from,
-            valid_until: Moment::default(),
-            renew_at: Moment::default(),
-            due: Moment::NEVER,
-            is_open: false,
-            failed: None,
-            is_long: false,
-        };
-        lease.grant(wanted.mode, grant, locks.backend.counted(ttl));
-        let inner = Arc::new(Self {
-            id,
-            locks: locks.clone(),
-            keeper,
-            span: Span::current(),
-            watchdog: wanted.options.renew.then(|| locks.holds.watchdog(&runtime)),
-            wanted,
-            runtime,
-            extending: tokio::sync::Mutex::default(),
-            changing: Arc::default(),
-            lease: Mutex::new(lease),
-            ended: Notify::new(),
-        });
-        locks.holds.add(id, &inner);
-        let _ = inner.update(|_| {});
-        Hold { view: HoldView { inner } }
-    }
-
     pub(crate) fn lease(&self) -> MutexGuard<'_, Lease> {
         self.lease.lock().expect("nothing panics while a lease is locked")
     }
 
     fn label(&self) -> &str {
-        self.wanted.options.label(&self.wanted.owner.names)
+        self.wanted.options.label(&self.wanted.owner.keys)
     }
 
     /// Notes that the server gave the hold in this mode.
@@ -162,7 +127,7 @@ impl Inner {
 
     /// What is wrong with the hold, if anything.
     fn problem(&self, lease: &Lease) -> Option<Error> {
-        let keys = self.wanted.owner.names.clone();
+        let keys = self.wanted.owner.keys.clone();
         match lease.phase {
             Phase::Live => None,
             Phase::Over => Some(Error::NotHeld { keys, mode: Some(lease.mode) }),
@@ -229,7 +194,7 @@ impl Inner {
             if let Error::Lost { .. } = problem {
                 // By the fencing token, because another hold of a token of the program's stays.
                 self.keeper.leave(&self.wanted, fence, Duration::ZERO);
-                self.locks.reporter.lost(self.label(), &self.wanted.owner.names, problem);
+                self.locks.reporter.lost(self.label(), &self.wanted.owner.keys, problem);
             }
             self.locks.reporter.hooks.held(self.label(), held);
         });
@@ -237,18 +202,21 @@ impl Inner {
 
     /// Ends a hold whose time is over, and renews it if that is due.
     pub(crate) async fn look(self: Arc<Self>) {
-        let (mut is_due, mut is_long, mut ttl, mut remaining) = (false, false, Duration::ZERO, Duration::ZERO);
+        let (mut is_due, mut is_long, mut ttl, mut remaining) =
+            (false, false, Duration::ZERO, Duration::ZERO);
         let now = Moment::now();
         let _ = self.update(|lease| {
             is_due = self.is_renewed() && now >= lease.renew_at;
             if is_due {
                 lease.renew_at = now.after(lease.ttl / 10); // unless this one succeeds
             }
-            is_long = !lease.is_long && now.since(lease.granted) > LONG_HOLD && self.wanted.options.max_hold.is_none();
+            is_long = !lease.is_long
+                && now.since(lease.granted) > LONG_HOLD
+                && self.wanted.options.max_hold.is_none();
             lease.is_long |= is_long;
             (ttl, remaining) = (lease.ttl, lease.valid_until.since(now));
         });
-        let names = &self.wanted.owner.names;
+        let names = &self.wanted.owner.keys;
         if is_long {
             self.span.in_scope(|| self.locks.reporter.held_long(self.label(), names));
         }
@@ -275,7 +243,7 @@ impl Inner {
     /// Sends an extension until it is answered. Without a ttl it asks for nothing.
     async fn prolong(self: &Arc<Self>, ttl: Option<Duration>) -> Result<(), Error> {
         let _extending = self.extending.lock().await; // for as long as a renewal may take
-        repeat(&self.wanted.owner.names, self.locks.settings.retry_for, |until| async move {
+        repeat(&self.wanted.owner.keys, self.locks.settings.retry_for, |until| async move {
             let remaining = self.lease().valid_until.remaining();
             self.extend(until.min(Instant::now() + remaining), ttl).await
         })
@@ -338,7 +306,7 @@ impl Inner {
 
     pub(crate) async fn release(self: &Arc<Self>) -> Result<(), Error> {
         let last = self.finish()?;
-        let names = &self.wanted.owner.names;
+        let names = &self.wanted.owner.keys;
         let ended = self.keeper.end(&self.wanted, last.named(), self.stays(&last)).await;
         match ended {
             Ok(true) => Ok(()),
@@ -359,6 +327,42 @@ impl Inner {
 }
 
 impl Hold {
+    pub(crate) fn new(locks: &Arc<Shared>, (keeper, wanted, grant): Kept) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let (ttl, runtime, id) =
+            (wanted.options.ttl, wanted.runtime.clone(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut lease = Lease {
+            phase: Phase::Live,
+            mode: wanted.mode,
+            fence: grant.fence,
+            ttl,
+            granted: grant.from,
+            valid_until: Moment::default(),
+            renew_at: Moment::default(),
+            due: Moment::NEVER,
+            is_open: false,
+            failed: None,
+            is_long: false,
+        };
+        lease.grant(wanted.mode, grant, locks.backend.counted(ttl));
+        let inner = Arc::new(Inner {
+            id,
+            locks: locks.clone(),
+            keeper,
+            span: Span::current(),
+            watchdog: wanted.options.renew.then(|| locks.holds.watchdog(&runtime)),
+            wanted,
+            runtime,
+            extending: tokio::sync::Mutex::default(),
+            changing: Arc::default(),
+            lease: Mutex::new(lease),
+            ended: Notify::new(),
+        });
+        locks.holds.add(id, &inner);
+        let _ = inner.update(|_| {});
+        Self { view: HoldView { inner } }
+    }
+
     /// A view of this hold, for another task.
     pub fn view(&self) -> HoldView {
         self.view.clone()
@@ -411,7 +415,11 @@ impl fmt::Debug for Hold {
 impl fmt::Debug for HoldView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (keys, mode, remaining) = (self.keys(), self.mode(), self.remaining());
-        f.debug_struct("Hold").field("keys", &keys).field("mode", &mode).field("remaining", &remaining).finish()
+        f.debug_struct("Hold")
+            .field("keys", &keys)
+            .field("mode", &mode)
+            .field("remaining", &remaining)
+            .finish()
     }
 }
 
@@ -423,7 +431,7 @@ impl HoldView {
 
     /// The keys, in the order of the request, without the prefix.
     pub fn keys(&self) -> &[String] {
-        &self.inner.wanted.owner.names
+        &self.inner.wanted.owner.keys
     }
 
     /// The mode of the hold.
@@ -520,7 +528,7 @@ fn is_another_type(error: &Error) -> bool {
 
 fn explained(error: Error, wanted: &Wanted) -> Error {
     match error {
-        Error::Redis(error) if is_reply(&error) => explain(error, &wanted.owner.names),
+        Error::Redis(error) if is_reply(&error) => explain(error, &wanted.owner.keys),
         error => error,
     }
 }

@@ -104,7 +104,7 @@ impl Backend {
             Backend::Server(node) => {
                 let (owner, end) = (&wanted.owner, wanted.owner.end(None));
                 let call = Call::new(owner.key(), &end, Instant::now());
-                let answer = node.ask(&owner.names, node.settings.retry_for, call).await?;
+                let answer = node.ask(&owner.keys, node.settings.retry_for, call).await?;
                 Ok(usize::try_from(answer.number).unwrap_or(0))
             }
             Backend::Quorum(quorum) => quorum.release(wanted).await,
@@ -121,7 +121,12 @@ impl Backend {
 
 impl Keeper {
     /// Sends one extension. The number of the answer is 0 if the hold is gone.
-    pub(crate) async fn extend(&self, until: Instant, wanted: &Wanted, extension: Extension<'_>) -> Result<Answer, Error> {
+    pub(crate) async fn extend(
+        &self,
+        until: Instant,
+        wanted: &Wanted,
+        extension: Extension<'_>,
+    ) -> Result<Answer, Error> {
         match self {
             Keeper::Server(node) => node.extend(until, &wanted.owner, extension).await,
             Keeper::Votes(votes) => votes.extend(extension.ttl).await,
@@ -130,7 +135,12 @@ impl Keeper {
 
     /// Releases, or has the hold end after a time, and gives whether it was still there. Without a reply, or if the future
     /// is dropped, that goes on in the background.
-    pub(crate) async fn end(&self, wanted: &Wanted, fence: Option<i64>, after: Duration) -> Result<bool, Error> {
+    pub(crate) async fn end(
+        &self,
+        wanted: &Wanted,
+        fence: Option<i64>,
+        after: Duration,
+    ) -> Result<bool, Error> {
         match self {
             Keeper::Server(node) => node.end(wanted, fence, after).await,
             Keeper::Votes(votes) => votes.end(after).await,
@@ -178,7 +188,8 @@ impl Node {
         let (command, limit) = ending(owner, None, Duration::ZERO);
         let end = Unanswered { node: self, wanted, command, limit, is_open: AtomicBool::new(false) };
         let command = owner.lock(wanted.mode, options);
-        let mut request = Request { node: self, owner, options, command, is_open: &end.is_open, state: State::default() };
+        let mut request =
+            Request { node: self, owner, options, command, is_open: &end.is_open, state: State::default() };
         let acquisition = Acquisition::new(&self.settings, options.wait, is_try, POLLING);
         let granted = acquisition.run(&mut request).await;
         if let Ok(Some(_)) = granted {
@@ -191,16 +202,21 @@ impl Node {
         let (owner, mode) = (&wanted.owner, wanted.mode);
         let command = owner.adopt(mode, wanted.options.ttl);
         let call = Call::new(owner.key(), &command, Instant::now());
-        match self.ask(&owner.names, self.settings.retry_for, call).await {
+        match self.ask(&owner.keys, self.settings.retry_for, call).await {
             Ok(Answer { number: 0, .. }) | Err(Error::WrongMode { .. }) => {
-                Err(Error::NotHeld { keys: owner.names.clone(), mode: Some(mode) })
+                Err(Error::NotHeld { keys: owner.keys.clone(), mode: Some(mode) })
             }
             answer => answer.map(|answer| Grant { fence: answer.number, from: answer.sent }),
         }
     }
 
     /// Sends an extension, and waits for replicas if it has to.
-    pub(crate) async fn extend(&self, until: Instant, owner: &Owner, extension: Extension<'_>) -> Result<Answer, Error> {
+    pub(crate) async fn extend(
+        &self,
+        until: Instant,
+        owner: &Owner,
+        extension: Extension<'_>,
+    ) -> Result<Answer, Error> {
         let Extension { ttl, fence, options } = extension;
         let wanted = options.min_replicas;
         if wanted == 0 {
@@ -219,21 +235,26 @@ impl Node {
         let acknowledged = u32::try_from(protocol::number(&reply.then)).unwrap_or(0);
         let number = protocol::number(&reply.value);
         if number > 0 && acknowledged < wanted {
-            return Err(Error::TooFewReplicas { keys: owner.names.clone(), wanted, acknowledged });
+            return Err(Error::TooFewReplicas { keys: owner.keys.clone(), wanted, acknowledged });
         }
         Ok(Answer { number, sent, is_alone: reply.is_alone })
     }
 
-    async fn end(self: &Arc<Self>, wanted: &Wanted, fence: Option<i64>, after: Duration) -> Result<bool, Error> {
+    async fn end(
+        self: &Arc<Self>,
+        wanted: &Wanted,
+        fence: Option<i64>,
+        after: Duration,
+    ) -> Result<bool, Error> {
         let owner = &wanted.owner;
         let (command, limit) = ending(owner, fence, after);
         let end = Unanswered { node: self, wanted, command, limit, is_open: AtomicBool::new(true) };
         let call = Call::new(owner.key(), &end.command, Instant::now());
-        let answer = self.ask(&owner.names, self.settings.retry_for, call).await;
+        let answer = self.ask(&owner.keys, self.settings.retry_for, call).await;
         if !matches!(answer, Err(Error::NoAnswer { .. })) {
             end.is_open.store(false, Ordering::Relaxed);
         }
-        let (answer, whole) = (answer?, if after.is_zero() { owner.keys.len() } else { 1 });
+        let (answer, whole) = (answer?, if after.is_zero() { owner.full.len() } else { 1 });
         // The server does not remember the end of a token of the program's: of two copies the second finds nothing.
         Ok(usize::try_from(answer.number) == Ok(whole) || owner.is_given && !answer.is_alone)
     }

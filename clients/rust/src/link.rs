@@ -123,7 +123,9 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
                 let replies = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
                 match replies {
                     // One that is still being opened is waited for by the next command.
-                    Err(ref error) if !is_reply(error) && (live.is_open() || live.opened.elapsed() > OPENING) => {
+                    Err(ref error)
+                        if !is_reply(error) && (live.is_open() || live.opened.elapsed() > OPENING) =>
+                    {
                         live.health.lose();
                     }
                     Ok(_) if live.health.is_lost() => return Err(broken()),

@@ -74,7 +74,11 @@ impl Drop for Ticket {
 }
 
 impl Listener {
-    pub(crate) fn new(transport: &Arc<dyn Transport>, reporter: &Arc<Reporter>, holds: &Arc<Holds>) -> Arc<Self> {
+    pub(crate) fn new(
+        transport: &Arc<dyn Transport>,
+        reporter: &Arc<Reporter>,
+        holds: &Arc<Holds>,
+    ) -> Arc<Self> {
         let topology = transport.topology();
         let listener = Arc::new(Self {
             transport: transport.clone(),

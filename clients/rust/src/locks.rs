@@ -61,7 +61,11 @@ pub(crate) struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { prefix: String::new(), retry_for: Duration::from_secs(3), retry_wait_for: Duration::from_secs(60) }
+        Self {
+            prefix: String::new(),
+            retry_for: Duration::from_secs(3),
+            retry_wait_for: Duration::from_secs(60),
+        }
     }
 }
 
@@ -111,7 +115,12 @@ impl Locks {
     /// # Errors
     ///
     /// [`Error::NotHeld`] if the token does not hold all keys in the mode.
-    pub async fn adopt(&self, keys: impl ToRedisArgs, token: impl Into<String>, mode: Mode) -> Result<Hold, Error> {
+    pub async fn adopt(
+        &self,
+        keys: impl ToRedisArgs,
+        token: impl Into<String>,
+        mode: Mode,
+    ) -> Result<Hold, Error> {
         self.request(keys, mode).token(token).adopt().await
     }
 
@@ -149,7 +158,12 @@ impl Locks {
         info::queues(self.query(&[], None, &protocol::queues()).await?, &self.shared.settings.prefix)
     }
 
-    async fn query(&self, names: &[String], key: Option<&str>, command: &redis::Cmd) -> Result<redis::Value, Error> {
+    async fn query(
+        &self,
+        names: &[String],
+        key: Option<&str>,
+        command: &redis::Cmd,
+    ) -> Result<redis::Value, Error> {
         self.shared.unless_closed()?;
         let call = Call { key, ..Call::new("", command, std::time::Instant::now()) };
         self.shared.backend.first().query(&names.into(), call).await

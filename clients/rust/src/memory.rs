@@ -70,7 +70,8 @@ impl Asked {
         let mut next = || words.next().ok_or("ERR wrong number of arguments".to_owned());
         let number = |word: String| word.parse::<u64>().map_err(|_| "ERR a number is needed".to_owned());
         let count = if name.starts_with('M') { number(next()?)? } else { 1 };
-        let mut asked = Asked { is_read: name.contains("RLOCK"), is_upgrade: name == "UPGRADE", ..Asked::default() };
+        let mut asked =
+            Asked { is_read: name.contains("RLOCK"), is_upgrade: name == "UPGRADE", ..Asked::default() };
         for _ in 0..count {
             asked.keys.push(next()?);
         }
@@ -88,7 +89,11 @@ impl Asked {
             match option.as_str() {
                 "META" => asked.metadata = Some(next()?),
                 "LIMIT" => asked.limit = number(next()?)? as usize,
-                "WAIT" => asked.wait = Some(Duration::from_millis(number(next()?)?)).filter(|wait| !wait.is_zero()).or(Some(YEAR)),
+                "WAIT" => {
+                    asked.wait = Some(Duration::from_millis(number(next()?)?))
+                        .filter(|wait| !wait.is_zero())
+                        .or(Some(YEAR))
+                }
                 "NOTIFY" => asked.notify = Some((next()?, next()?)),
                 "XX" => asked.is_held = true,
                 "GT" => asked.lengthens = true,
@@ -175,7 +180,9 @@ impl State {
                 Some(_) if asked.is_upgrade || asked.is_held => {}
                 Some(_) => {
                     let mode = if is_write == Some(true) { "write" } else { "read" };
-                    return Err(format!("WRONGMODE the token holds the lock for {mode}: UPGRADE and DOWNGRADE change it"));
+                    return Err(format!(
+                        "WRONGMODE the token holds the lock for {mode}: UPGRADE and DOWNGRADE change it"
+                    ));
                 }
             }
         }
@@ -224,8 +231,10 @@ impl State {
     /// Whether a request waits for the token, by way of others that wait.
     fn waits_for(&self, asked: &Asked, token: &str, seen: &mut HashSet<String>) -> bool {
         seen.insert(asked.token.clone());
-        let blocking = asked.keys.iter().filter(|key| !self.admits(key, asked)).filter_map(|key| self.locks.get(key));
-        let mut holders = blocking.flat_map(|lock| &lock.holders).filter(|holder| holder.token != asked.token);
+        let blocking =
+            asked.keys.iter().filter(|key| !self.admits(key, asked)).filter_map(|key| self.locks.get(key));
+        let mut holders =
+            blocking.flat_map(|lock| &lock.holders).filter(|holder| holder.token != asked.token);
         holders.any(|holder| {
             let waiting = self.queue.iter().filter(|other| other.asked.token == holder.token);
             holder.token == token
@@ -237,7 +246,8 @@ impl State {
     /// Gives the hold on all keys, or refreshes it, and returns its fencing token.
     pub(crate) fn grant(&mut self, asked: &Asked) -> i64 {
         let is_new_mode = asked.is_upgrade && self.is_held_to_write(&asked.keys[0]) == Some(false);
-        let fences = asked.keys.iter().map(|key| self.holder(key, &asked.token, None).map(|holder| holder.fence));
+        let fences =
+            asked.keys.iter().map(|key| self.holder(key, &asked.token, None).map(|holder| holder.fence));
         let fences: HashSet<_> = fences.collect();
         let fence = match (fences.len(), fences.into_iter().next().flatten()) {
             (1, Some(fence)) if !is_new_mode => fence,
@@ -309,7 +319,8 @@ impl State {
                 self.retain(key, |holder| holder.token != asked.token);
             }
             if let Some(refuse) = asked.refuse {
-                let known = self.ended.entry((key.clone(), asked.token.clone())).or_insert((Instant::now(), false));
+                let known =
+                    self.ended.entry((key.clone(), asked.token.clone())).or_insert((Instant::now(), false));
                 is_released |= known.1;
                 *known = (Instant::now() + refuse, is_released);
             }
@@ -398,7 +409,8 @@ impl State {
     fn info(&self, key: &str) -> Value {
         let (now, lock) = (Instant::now(), self.locks.get(key));
         let holders: Vec<&Holder> = lock.into_iter().flat_map(|lock| &lock.holders).collect();
-        let waiters: Vec<_> = self.queue.iter().filter(|waiter| waiter.asked.keys.iter().any(|one| one == key)).collect();
+        let waiters: Vec<_> =
+            self.queue.iter().filter(|waiter| waiter.asked.keys.iter().any(|one| one == key)).collect();
         if holders.is_empty() && waiters.is_empty() {
             return Value::Nil;
         }
@@ -429,7 +441,12 @@ impl State {
             ("readers", Value::Int(if is_read { holders.len() as i64 } else { 0 })),
             ("waiters", Value::Int(waiters.len() as i64)),
             ("fence", Value::Int(holders.iter().map(|holder| holder.fence).max().unwrap_or(0))),
-            ("pttl", Value::Int(holders.iter().map(|holder| milliseconds(holder.deadline, now)).max().unwrap_or(0))),
+            (
+                "pttl",
+                Value::Int(
+                    holders.iter().map(|holder| milliseconds(holder.deadline, now)).max().unwrap_or(0),
+                ),
+            ),
             ("holders", Value::Array(holders.iter().map(of_holder).collect())),
             ("queue", Value::Array(waiters.iter().map(of_waiter).collect())),
         ])
@@ -438,7 +455,8 @@ impl State {
     fn queues(&self) -> Value {
         let now = Instant::now();
         let mut seen = HashSet::new();
-        let waited = self.queue.iter().flat_map(|waiter| waiter.asked.keys.iter().map(move |key| (key, waiter.since)));
+        let waited =
+            self.queue.iter().flat_map(|waiter| waiter.asked.keys.iter().map(move |key| (key, waiter.since)));
         let queues = waited.filter(|(key, _)| seen.insert(*key));
         let queue = |(key, since): (&String, Instant)| {
             map([("key", text(key)), ("longest-wait-ms", Value::Int(milliseconds(now, since)))])

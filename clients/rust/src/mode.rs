@@ -49,8 +49,14 @@ impl HoldView {
         let options = Options { ttl, wait, ..(*wanted.options).clone() };
         let (node, owner, is_open) = (change.node.clone(), &wanted.owner, AtomicBool::new(false));
         let command = owner.change(Mode::Write, ttl, change.was.fence);
-        let mut request =
-            Request { node: &node, owner, options: &options, command, is_open: &is_open, state: State::default() };
+        let mut request = Request {
+            node: &node,
+            owner,
+            options: &options,
+            command,
+            is_open: &is_open,
+            state: State::default(),
+        };
         let acquisition = Acquisition::new(&node.settings, wait, false, POLLING);
         let result = tokio::select! {
             biased;
@@ -150,7 +156,7 @@ async fn settle(inner: Arc<Inner>, node: Arc<Node>, to: Mode, was: Lease, _chang
 async fn downgrade(inner: &Inner, node: &Node, was: &Lease, limit: Duration) -> Result<Grant, Error> {
     let owner = &inner.wanted.owner;
     let command = owner.change(Mode::Read, was.ttl, was.fence);
-    let answer = node.ask(&owner.names, limit, Call::new(owner.key(), &command, Instant::now())).await?;
+    let answer = node.ask(&owner.keys, limit, Call::new(owner.key(), &command, Instant::now())).await?;
     Ok(Grant { fence: answer.number, from: answer.sent })
 }
 
@@ -158,10 +164,12 @@ async fn downgrade(inner: &Inner, node: &Node, was: &Lease, limit: Duration) -> 
 async fn withdraw(inner: &Inner, node: &Node, was: &Lease) -> Option<Grant> {
     let owner = &inner.wanted.owner;
     let (withdraw, adopt) = (owner.withdraw(), owner.adopt(Mode::Write, was.ttl));
-    let withdrawn = node.ask(&owner.names, REFUSED_FOR, Call::new(owner.key(), &withdraw, Instant::now())).await.ok()?;
+    let withdrawn =
+        node.ask(&owner.keys, REFUSED_FOR, Call::new(owner.key(), &withdraw, Instant::now())).await.ok()?;
     if withdrawn.number > 0 {
         return None;
     }
-    let held = node.ask(&owner.names, REFUSED_FOR, Call::new(owner.key(), &adopt, Instant::now())).await.ok()?;
+    let held =
+        node.ask(&owner.keys, REFUSED_FOR, Call::new(owner.key(), &adopt, Instant::now())).await.ok()?;
     (held.number > 0).then_some(Grant { fence: held.number, from: held.sent })
 }

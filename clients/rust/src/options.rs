@@ -99,7 +99,9 @@ impl Options {
     pub(crate) fn check(&self, keys: &[String], mode: Mode) -> Result<(), Error> {
         let token = self.token.as_ref().map(String::len);
         let wrong = match self {
-            _ if !(1..=1024).contains(&keys.len()) => format!("a request needs 1 to 1024 keys, not {}", keys.len()),
+            _ if !(1..=1024).contains(&keys.len()) => {
+                format!("a request needs 1 to 1024 keys, not {}", keys.len())
+            }
             _ if keys.iter().any(String::is_empty) => "a key must not be empty".into(),
             _ if self.ttl < SHORTEST_TTL => return Err(too_short(self.ttl)),
             _ if self.limit.is_some_and(|limit| limit < 1 || limit > i32::MAX as u32) => {

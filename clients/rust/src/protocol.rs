@@ -19,22 +19,22 @@ pub(crate) const SERVER_WAIT: Duration = Duration::from_secs(15);
 #[derive(Clone)]
 pub(crate) struct Owner {
     /// The keys as the program names them.
-    pub(crate) names: Arc<[String]>,
-    /// The keys as the server names them, with the prefix.
     pub(crate) keys: Arc<[String]>,
+    /// The keys as the server names them, with the prefix.
+    pub(crate) full: Arc<[String]>,
     pub(crate) token: Arc<str>,
     /// The program gave the token, so other acquisitions may use it too.
     pub(crate) is_given: bool,
 }
 
 impl Owner {
-    pub(crate) fn new(names: &Arc<[String]>, prefix: &str, token: Option<&str>) -> Self {
-        let keys = match prefix {
-            "" => names.clone(),
-            prefix => names.iter().map(|name| format!("{prefix}{name}")).collect(),
+    pub(crate) fn new(keys: &Arc<[String]>, prefix: &str, token: Option<&str>) -> Self {
+        let full = match prefix {
+            "" => keys.clone(),
+            prefix => keys.iter().map(|key| format!("{prefix}{key}")).collect(),
         };
         let is_given = token.is_some();
-        Self { names: names.clone(), keys, token: token.map_or_else(|| draw().into(), Arc::from), is_given }
+        Self { keys: keys.clone(), keys, token: token.map_or_else(|| draw().into(), Arc::from), is_given }
     }
 
     /// For another attempt: with another token, unless the program gave it.
@@ -45,14 +45,14 @@ impl Owner {
 
     /// The key that routes the commands.
     pub(crate) fn key(&self) -> &str {
-        &self.keys[0]
+        &self.full[0]
     }
 
     /// The command for one key, or the one for several, which is told their number.
     fn command(&self, one: &str, several: &str) -> Cmd {
-        let length = self.keys.iter().map(String::len).sum::<usize>() + self.token.len() + 160;
-        let mut command = Cmd::with_capacity(self.keys.len() + 12, length);
-        match &*self.keys {
+        let length = self.full.iter().map(String::len).sum::<usize>() + self.token.len() + 160;
+        let mut command = Cmd::with_capacity(self.full.len() + 12, length);
+        match &*self.full {
             [key] if !one.is_empty() => command.arg(one).arg(key),
             keys => command.arg(several).arg(keys.len()).arg(keys),
         };
@@ -131,7 +131,7 @@ pub(crate) fn replicas(least: u32, timeout: Duration) -> Cmd {
 
 /// Who holds and waits, at most so many of each; 0 is no limit.
 pub(crate) fn info(key: &str, count: usize) -> Cmd {
-    Cmd::new().arg(("SLOCK.INFO", key, "FULL", "COUNT", count)).take()
+    Cmd::new().arg(("SLOCK.INFO", key, "full", "COUNT", count)).take()
 }
 
 pub(crate) fn queues() -> Cmd {
@@ -153,9 +153,8 @@ fn who_asks() -> String {
     let mut text = format!("host={} pid={}", *HOST, std::process::id());
     if let Some(name) = std::thread::current().name().filter(|name| !name.starts_with("tokio-")) {
         text.push_str(" task=");
-        text.push_str(name);
+        text.extend(name.chars().take(200));
     }
-    text.truncate(text.floor_char_boundary(1024));
     text
 }
 
@@ -177,15 +176,28 @@ pub(crate) fn number(value: &Value) -> i64 {
 pub(crate) fn message(payload: &[u8]) -> Option<(&str, Result<i64, RedisError>)> {
     let (first, tag) = str::from_utf8(payload).ok()?.split_once(' ')?;
     match first.strip_prefix('-') {
-        Some(code) => Some((tag, Err(redis::make_extension_error(code.into(), Some("the server ended the wait".into()))))),
+        Some(code) => Some((
+            tag,
+            Err(redis::make_extension_error(code.into(), Some("the server ended the wait".into()))),
+        )),
         None => Some((tag, Ok(first.parse().ok()?))),
     }
 }
 
 /// The codes after which the same command, with the same token, may succeed a little later.
 const PASSING: [&str; 12] = [
-    "UNBLOCKED", "TRYAGAIN", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "GRACE", "NOREPLICAS", "MISCONF",
-    "MOVED", "ASK", "NOSUBSCRIBER",
+    "UNBLOCKED",
+    "TRYAGAIN",
+    "READONLY",
+    "LOADING",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "GRACE",
+    "NOREPLICAS",
+    "MISCONF",
+    "MOVED",
+    "ASK",
+    "NOSUBSCRIBER",
 ];
 
 /// Whether the server replied with this error; else there was no reply.
@@ -196,8 +208,13 @@ pub(crate) fn is_reply(error: &RedisError) -> bool {
 /// Whether a command may succeed if it is sent again: the server said so, or there was no reply.
 pub(crate) fn passes(error: &RedisError) -> bool {
     match (error.code(), error.kind()) {
-        (Some(code), _) => PASSING.contains(&code) || error.to_string().contains("max number of clients reached"),
-        (None, ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported) => false,
+        (Some(code), _) => {
+            PASSING.contains(&code) || error.to_string().contains("max number of clients reached")
+        }
+        (
+            None,
+            ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported,
+        ) => false,
         _ => true,
     }
 }
@@ -209,7 +226,7 @@ pub(crate) fn explain(error: RedisError, keys: &Arc<[String]>) -> Error {
         Some("WRONGMODE") => Error::WrongMode { keys, reply: error },
         Some("NOTHELD") => Error::NotHeld { keys, mode: None },
         Some("DEADLOCK") => Error::Deadlock { keys, reply: error },
-        Some("QUEUEFULL") => Error::QueueFull { keys, reply: error },
+        Some("QUEUEfull") => Error::QueueFull { keys, reply: error },
         Some("REFUSED") => Error::Refused { keys, reply: error },
         Some("ERR") if error.to_string().to_lowercase().contains("unknown command") => Error::ModuleNotLoaded,
         _ => Error::Redis(error),

@@ -135,7 +135,8 @@ impl Tally {
     /// A majority is out of reach.
     fn is_lost(&self) -> bool {
         let is_silent = |error: &Error| error.redis().is_some_and(RedisError::is_timeout);
-        self.count(|reply| !reply.granted && !reply.error.as_ref().is_some_and(is_silent)) > (self.0.len() - 1) / 2
+        self.count(|reply| !reply.granted && !reply.error.as_ref().is_some_and(is_silent))
+            > (self.0.len() - 1) / 2
     }
 
     /// A majority gives errors that last.
@@ -146,7 +147,7 @@ impl Tally {
 
     /// The error of a call that got no majority.
     fn missed(self, wanted: &Wanted, within: Duration) -> Error {
-        let keys = wanted.owner.names.clone();
+        let keys = wanted.owner.keys.clone();
         if self.is_refused() {
             return Error::TimedOut { keys, waited: within, holders: Vec::new(), nodes: self.0 };
         }
@@ -186,13 +187,14 @@ impl Majority {
     pub(crate) async fn adopt(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<(Arc<Votes>, Grant), Error> {
         let (votes, ttl) = (Votes::new(self, wanted), wanted.options.ttl);
         let command = Arc::new(wanted.owner.adopt(wanted.mode, ttl));
-        let tally = votes.ask(ttl, None, |_| false, |vote, until| vote.take(until, command.clone(), false)).await;
+        let tally =
+            votes.ask(ttl, None, |_| false, |vote, until| vote.take(until, command.clone(), false)).await;
         if tally.is_granted() {
             let from = votes.sent;
             return Ok((votes, Grant { fence: 0, from }));
         }
         if tally.is_refused() {
-            return Err(Error::NotHeld { keys: wanted.owner.names.clone(), mode: Some(wanted.mode) });
+            return Err(Error::NotHeld { keys: wanted.owner.keys.clone(), mode: Some(wanted.mode) });
         }
         Err(tally.missed(wanted, Moment::now().since(votes.sent)))
     }
@@ -200,7 +202,9 @@ impl Majority {
     /// On how many nodes it released what the token holds.
     pub(crate) async fn release(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<usize, Error> {
         let votes = Votes::new(self, wanted);
-        let tally = votes.ask(wanted.options.ttl, None, |_| false, |vote, until| vote.end(until, Duration::ZERO)).await;
+        let tally = votes
+            .ask(wanted.options.ttl, None, |_| false, |vote, until| vote.end(until, Duration::ZERO))
+            .await;
         Ok(tally.count(|reply| reply.granted))
     }
 }
@@ -222,7 +226,10 @@ impl Attempt for Attempts<'_> {
         attempt.votes = None;
         let is_refused = tally.is_refused();
         // One that was cut short may tell less than the one before.
-        if self.last.0.is_empty() || is_refused || of.deadline.is_none_or(|deadline| Instant::now() < deadline) {
+        if self.last.0.is_empty()
+            || is_refused
+            || of.deadline.is_none_or(|deadline| Instant::now() < deadline)
+        {
             self.last = tally;
         }
         of.last = None;
@@ -300,7 +307,8 @@ impl Votes {
     }
 
     fn node_timeout(&self, ttl: Duration) -> Duration {
-        let default = (ttl / 20).max(Duration::from_millis(50)).min(self.majority.nodes[0].settings.retry_for);
+        let default =
+            (ttl / 20).max(Duration::from_millis(50)).min(self.majority.nodes[0].settings.retry_for);
         self.majority.counting.node_timeout.unwrap_or(default).min(ttl.mul_f64(0.9))
     }
 
@@ -347,7 +355,8 @@ impl Votes {
         let (ttl, fail_fast) = (self.wanted.options.ttl, self.majority.counting.fail_fast);
         let command = Arc::new(self.wanted.owner.lock(self.wanted.mode, &self.wanted.options));
         let is_enough = |tally: &Tally| tally.is_granted() || fail_fast && tally.is_lost();
-        let tally = self.ask(ttl, deadline, is_enough, |vote, until| vote.take(until, command.clone(), false)).await;
+        let tally =
+            self.ask(ttl, deadline, is_enough, |vote, until| vote.take(until, command.clone(), false)).await;
         if tally.is_granted() && Moment::now().since(self.sent) < self.majority.counted(ttl) {
             return (tally, true); // the other nodes may still grant
         }
@@ -361,7 +370,8 @@ impl Votes {
     pub(crate) async fn extend(&self, ttl: Duration) -> Result<Answer, Error> {
         let options = Options { ttl, ..(*self.wanted.options).clone() };
         let (command, sent) = (Arc::new(self.wanted.owner.lock(self.wanted.mode, &options)), Moment::now());
-        let tally = self.ask(ttl, None, Tally::is_certain, |vote, until| vote.extend(until, command.clone())).await;
+        let tally =
+            self.ask(ttl, None, Tally::is_certain, |vote, until| vote.extend(until, command.clone())).await;
         if tally.is_certain() {
             return Ok(Answer { number: i64::from(tally.is_granted()), sent, is_alone: true });
         }
@@ -388,7 +398,12 @@ impl Votes {
 
 impl Vote {
     /// Sends a command that gives a fencing token or 0, until a time.
-    async fn take(self: Arc<Self>, until: Instant, command: Arc<Cmd>, is_reserved: bool) -> Result<bool, Error> {
+    async fn take(
+        self: Arc<Self>,
+        until: Instant,
+        command: Arc<Cmd>,
+        is_reserved: bool,
+    ) -> Result<bool, Error> {
         if self.is_asked.swap(true, Ordering::Relaxed) {
             return Err(silent().into()); // the command before has no reply yet
         }
@@ -442,7 +457,7 @@ impl Vote {
 
 fn explained(error: &Error, wanted: &Wanted) -> Error {
     match error {
-        Error::Redis(error) => explain(error.clone(), &wanted.owner.names),
+        Error::Redis(error) => explain(error.clone(), &wanted.owner.keys),
         error => error.clone(),
     }
 }

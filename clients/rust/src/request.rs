@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tracing::{Instrument, info_span};
 
 use crate::errors::Error;
-use crate::hold::{Hold, HoldView, Inner};
+use crate::hold::{Hold, HoldView};
 use crate::hooks::Waited;
 use crate::keeper::{Backend, Wanted};
 use crate::locks::Shared;
@@ -97,7 +97,7 @@ impl Request {
         };
         let acquired = acquired.instrument(info_span!("slock.acquire", lock = label)).await;
         waited.end(&acquired);
-        Ok(acquired?.map(|kept| Inner::new(&self.shared, kept)))
+        Ok(acquired?.map(|kept| Hold::new(&self.shared, kept)))
     }
 
     /// Runs the work under the lock: it waits as [`acquire`](Request::acquire), runs the work, and releases. The work gets a
@@ -130,7 +130,7 @@ impl Request {
             return Err(Error::Invalid("adopt needs an owner token".into()));
         }
         let kept = self.shared.backend.adopt(&self.wanted()).await?;
-        Ok(Inner::new(&self.shared, kept))
+        Ok(Hold::new(&self.shared, kept))
     }
 
     /// Releases what the owner token holds.

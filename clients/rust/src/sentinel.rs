@@ -48,7 +48,10 @@ impl From<SentinelClient> for Server {
     }
 }
 
-async fn connect(watched: Weak<Watched>, config: AsyncConnectionConfig) -> RedisResult<MultiplexedConnection> {
+async fn connect(
+    watched: Weak<Watched>,
+    config: AsyncConnectionConfig,
+) -> RedisResult<MultiplexedConnection> {
     let Some(watched) = watched.upgrade() else { return Err(crate::link::silent()) };
     let primary = watched.client.lock().await.async_get_client().await?;
     watched.named(primary.get_connection_info().addr());
@@ -94,7 +97,9 @@ async fn watch(watched: Weak<Watched>, doubt: Arc<Notify>) {
     let mut is_in_doubt = true;
     while let Some(watched) = watched.upgrade() {
         let is_there = match &mut sentinel {
-            Some(connection) => matches!(timeout(SILENCE, cmd("PING").exec_async(connection)).await, Ok(Ok(()))),
+            Some(connection) => {
+                matches!(timeout(SILENCE, cmd("PING").exec_async(connection)).await, Ok(Ok(())))
+            }
             None => false,
         };
         if !is_there {

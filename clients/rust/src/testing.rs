@@ -151,10 +151,12 @@ impl Transport for MemoryServer {
     fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Reply, RedisError>> {
         async move {
             if self.served().is_down {
-                let refused = std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused");
+                let refused =
+                    std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused");
                 return Err(refused.into());
             }
-            let run = |command: &Cmd| self.command(&words(command).iter().map(String::as_str).collect::<Vec<_>>());
+            let run =
+                |command: &Cmd| self.command(&words(command).iter().map(String::as_str).collect::<Vec<_>>());
             let value = run(call.command)?;
             let then = call.then.map_or(Ok(Value::Nil), |(then, _)| run(then))?;
             Ok(Reply { value, then, is_alone: true })

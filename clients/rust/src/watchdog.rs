@@ -15,11 +15,14 @@ use crate::hold::Inner;
 /// How long the task sleeps at most: timers stand still while the machine sleeps, and a hold may be over by then.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
+type Running = (Arc<Watchdog>, JoinHandle<()>);
+
 /// The holds of one `Locks`.
 #[derive(Default)]
 pub(crate) struct Holds {
     all: Mutex<HashMap<u64, Weak<Inner>>>,
-    watchdogs: Mutex<HashMap<Id, (Arc<Watchdog>, JoinHandle<()>)>>,
+    /// By the runtime, with their tasks.
+    watchdogs: Mutex<HashMap<Id, Running>>,
 }
 
 impl Holds {

@@ -49,7 +49,8 @@ impl Fields for Value {
 
     fn request(&self, locks: &Locks) -> Request {
         let keys = self.text("key").map_or_else(|| self.texts("keys"), |key| vec![key]);
-        let small = |name: &str| self.number(name).map(|number| u32::try_from(number).expect("a small number"));
+        let small =
+            |name: &str| self.number(name).map(|number| u32::try_from(number).expect("a small number"));
         let mut request = locks.request(keys, if self["mode"] == "read" { Mode::Read } else { Mode::Write });
         macro_rules! options {
             ($($option:ident: $given:expr;)*) => {

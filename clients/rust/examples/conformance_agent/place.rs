@@ -6,7 +6,9 @@ use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig, Mul
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{SentinelClient, SentinelServerType};
-use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, ProtocolVersion, RedisError, RedisResult, Value};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, ProtocolVersion, RedisError, RedisResult, Value,
+};
 use slock_client::Server;
 use slock_client::testing::MemoryServer;
 

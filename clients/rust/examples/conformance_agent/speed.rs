@@ -99,7 +99,9 @@ async fn compare(
         all((0..tasks).map(|task| by_the_library(locks.write(key(task)).renew(false), rounds))).await?;
         let library = start.elapsed();
         let start = Instant::now();
-        let pairs = (0..tasks).zip(connections.clone()).map(|(task, connection)| plain(connection, key(task), wait, rounds));
+        let pairs = (0..tasks)
+            .zip(connections.clone())
+            .map(|(task, connection)| plain(connection, key(task), wait, rounds));
         all(pairs).await?;
         if turn > 0 {
             by_library.push(library);

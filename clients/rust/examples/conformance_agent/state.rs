@@ -62,7 +62,9 @@ impl State {
         let hold = self.held.lock().unwrap().get_mut(name).and_then(|held| held.hold.take());
         match hold {
             Some(hold) => Ok(hold),
-            None => Err(self.view(name)?.check().err().map_or_else(|| Failed::other("it is held"), Failed::from)),
+            None => {
+                Err(self.view(name)?.check().err().map_or_else(|| Failed::other("it is held"), Failed::from))
+            }
         }
     }
 }
