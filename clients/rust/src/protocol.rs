@@ -34,7 +34,7 @@ impl Owner {
             prefix => keys.iter().map(|key| format!("{prefix}{key}")).collect(),
         };
         let is_given = token.is_some();
-        Self { keys: keys.clone(), keys, token: token.map_or_else(|| draw().into(), Arc::from), is_given }
+        Self { keys: keys.clone(), full, token: token.map_or_else(|| draw().into(), Arc::from), is_given }
     }
 
     /// For another attempt: with another token, unless the program gave it.
@@ -131,7 +131,7 @@ pub(crate) fn replicas(least: u32, timeout: Duration) -> Cmd {
 
 /// Who holds and waits, at most so many of each; 0 is no limit.
 pub(crate) fn info(key: &str, count: usize) -> Cmd {
-    Cmd::new().arg(("SLOCK.INFO", key, "full", "COUNT", count)).take()
+    Cmd::new().arg(("SLOCK.INFO", key, "FULL", "COUNT", count)).take()
 }
 
 pub(crate) fn queues() -> Cmd {
@@ -226,7 +226,7 @@ pub(crate) fn explain(error: RedisError, keys: &Arc<[String]>) -> Error {
         Some("WRONGMODE") => Error::WrongMode { keys, reply: error },
         Some("NOTHELD") => Error::NotHeld { keys, mode: None },
         Some("DEADLOCK") => Error::Deadlock { keys, reply: error },
-        Some("QUEUEfull") => Error::QueueFull { keys, reply: error },
+        Some("QUEUEFULL") => Error::QueueFull { keys, reply: error },
         Some("REFUSED") => Error::Refused { keys, reply: error },
         Some("ERR") if error.to_string().to_lowercase().contains("unknown command") => Error::ModuleNotLoaded,
         _ => Error::Redis(error),
