@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use opentelemetry::metrics::{Counter, Histogram};
 use opentelemetry::trace::{Span, Status, Tracer};
 use opentelemetry::{KeyValue, global};
-use slock_client::{Error, Hooks, Locks, Outcome, Reason, redis};
+use slock_client::{Error, Hooks, Locks, Reason, redis};
 
 struct Telemetry {
     waits: Histogram<f64>,
@@ -46,14 +46,11 @@ impl Telemetry {
 }
 
 impl Hooks for Telemetry {
-    fn waited(&self, label: &str, duration: Duration, outcome: Outcome<'_>) {
-        let attributes =
-            [KeyValue::new("lock", label.to_owned()), KeyValue::new("outcome", outcome.to_string())];
+    fn waited(&self, label: &str, duration: Duration, outcome: &str) {
+        let outcome = outcome.to_owned();
+        let attributes = [KeyValue::new("lock", label.to_owned()), KeyValue::new("outcome", outcome.clone())];
         self.waits.record(duration.as_secs_f64(), &attributes);
-        let status = match outcome {
-            Outcome::Failed(error) => Status::error(error.to_string()),
-            _ => Status::Ok,
-        };
+        let status = if outcome == "granted" { Status::Ok } else { Status::error(outcome) };
         Self::span("lock wait", label, duration, status);
     }
 

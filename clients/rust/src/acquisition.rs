@@ -15,7 +15,7 @@ use crate::listener::{Message, Ticket};
 use crate::locks::Settings;
 use crate::node::{Node, more_telling};
 use crate::options::{AFTER_ERRORS, Options, Poll, shortened};
-use crate::protocol::{self, Owner, SERVER_WAIT, explain, is_reply, passes};
+use crate::protocol::{self, Owner, SERVER_WAIT, is_reply, passes};
 use crate::transport::Call;
 
 /// How long a request waits for its message before it is sent again. So a lost message costs no more.
@@ -142,18 +142,13 @@ impl Acquisition {
 
 /// An acquisition at a server.
 pub(crate) struct Request<'a> {
-    pub(crate) node: &'a Arc<Node>,
-    pub(crate) owner: &'a Owner,
-    pub(crate) options: &'a Options,
+    node: &'a Node,
+    owner: &'a Owner,
+    options: &'a Options,
     /// The command without a wait.
-    pub(crate) command: Cmd,
+    command: Cmd,
     /// Something of the request may be left on the server, or may be on its way there.
-    pub(crate) is_open: &'a AtomicBool,
-    pub(crate) state: State,
-}
-
-#[derive(Default)]
-pub(crate) struct State {
+    is_open: &'a AtomicBool,
     /// Others had the lock, so the request waits by a message from now on.
     waits: bool,
     /// By which it waits; nothing if it has not waited.
@@ -168,11 +163,24 @@ pub(crate) struct State {
     is_queued: bool,
 }
 
+impl<'a> Request<'a> {
+    pub(crate) fn new(
+        node: &'a Node,
+        owner: &'a Owner,
+        options: &'a Options,
+        command: Cmd,
+        is_open: &'a AtomicBool,
+    ) -> Self {
+        let (waits, ticket, sent, queued_for, is_loose, is_queued) = Default::default();
+        Self { node, owner, options, command, is_open, waits, ticket, sent, queued_for, is_loose, is_queued }
+    }
+}
+
 impl Attempt for Request<'_> {
     async fn attempt(&mut self, of: &mut Acquisition) -> Result<Grant, Stop> {
         self.is_open.store(true, Ordering::Relaxed);
         let result = self.send(of).await;
-        self.is_open.store(self.state.is_loose || self.state.is_queued, Ordering::Relaxed);
+        self.is_open.store(self.is_loose || self.is_queued, Ordering::Relaxed);
         result
     }
 
@@ -195,14 +203,14 @@ impl Request<'_> {
             let left = deadline.saturating_duration_since(Instant::now());
             (wait, until) = (wait.min(left.max(Duration::from_millis(1))), until.min(deadline + LATE_REPLY));
         }
-        let waiting = self.state.ticket.as_ref().zip(channel.as_ref());
+        let waiting = self.ticket.as_ref().zip(channel.as_ref());
         let waiting = waiting.map(|(ticket, name)| protocol::waiting(&self.command, wait, name, &ticket.tag));
         let command = waiting.as_ref().unwrap_or(&self.command);
-        let answer = self.node.number(Call::new(self.owner.key(), command, until)).await;
+        let answer = self.node.number(Call { until, ..Call::new(self.owner.key(), command) }).await;
         let is_answered = answer.as_ref().err().is_none_or(is_reply);
         // The end of a token of the program's might end another hold of it, so there only copies count that are known.
         let is_alone = self.owner.is_given || answer.as_ref().is_ok_and(|answer| answer.is_alone);
-        self.state.is_loose |= !is_answered || !is_alone;
+        self.is_loose |= !is_answered || !is_alone;
         if is_answered {
             of.contact = Some(Instant::now());
         }
@@ -211,16 +219,14 @@ impl Request<'_> {
             Err(error) if waiting.is_some() && self.node.listener.failed(self.owner.key(), &error) => {
                 return Err(Stop::Again);
             }
-            Err(error) if passes(&error) => return Err(Stop::Passing(error)),
-            Err(error) => return Err(Stop::Final(explain(error, &self.owner.keys))),
+            Err(error) => return Err(self.stop(error.into())),
         };
         if answer.number > 0 {
             return self.confirm(answer.number, answer.sent, false).await;
         }
         of.replied();
         if waiting.is_some() {
-            let state = &mut self.state;
-            (state.is_queued, state.waits, state.sent, state.queued_for) = (true, true, answer.sent, wait);
+            (self.is_queued, self.waits, self.sent, self.queued_for) = (true, true, answer.sent, wait);
             return self.wait(of).await;
         }
         if of.is_try {
@@ -230,15 +236,15 @@ impl Request<'_> {
             return Err(Stop::Final(self.failed(of, true).await));
         }
         // If it has waited already, it wants a channel and may not have one.
-        Err(if std::mem::replace(&mut self.state.waits, true) { Stop::Poll } else { Stop::Again })
+        Err(if std::mem::replace(&mut self.waits, true) { Stop::Poll } else { Stop::Again })
     }
 
     /// The channel to wait by. A request that has not been refused waits only if there is one already. If it is new, the
     /// confirmation of the server is waited for, but not for long.
     async fn channel(&mut self) -> Option<Arc<str>> {
         let listener = &self.node.listener;
-        let (name, is_new) = listener.channel(self.owner.key(), self.state.waits)?;
-        let ticket = self.state.ticket.get_or_insert_with(|| listener.ticket(self.owner.key()));
+        let (name, is_new) = listener.channel(self.owner.key(), self.waits)?;
+        let ticket = self.ticket.get_or_insert_with(|| listener.ticket(self.owner.key()));
         if is_new {
             let _ = timeout(SUBSCRIBING, ticket.messages.recv()).await;
         }
@@ -249,20 +255,19 @@ impl Request<'_> {
     async fn wait(&mut self, of: &mut Acquisition) -> Result<Grant, Stop> {
         let again = Instant::now() + shortened(SEND_AGAIN).min(of.settings.retry_wait_for / 4);
         let until = of.deadline.map_or(again, |deadline| again.min(deadline + LATE_MESSAGE));
-        let Some(ticket) = &mut self.state.ticket else { return Err(Stop::Again) };
+        let Some(ticket) = &mut self.ticket else { return Err(Stop::Again) };
         match timeout_at(until.into(), ticket.messages.recv()).await {
             Ok(Some(Message::Number(0))) => {
                 // The wait has run out on the server, which may be because no copy arrived in time. Before that, an
                 // operator has withdrawn the request.
-                self.state.is_queued = false;
-                if Moment::now().since(self.state.sent) < self.state.queued_for {
+                self.is_queued = false;
+                if Moment::now().since(self.sent) < self.queued_for {
                     return Err(Stop::Final(self.failed(of, true).await));
                 }
                 Err(Stop::Again)
             }
-            Ok(Some(Message::Number(fence))) => self.confirm(fence, self.state.sent, true).await,
-            Ok(Some(Message::Failed(error))) if passes(&error) => Err(Stop::Passing(error)),
-            Ok(Some(Message::Failed(error))) => Err(Stop::Final(explain(error, &self.owner.keys))),
+            Ok(Some(Message::Number(fence))) => self.confirm(fence, self.sent, true).await,
+            Ok(Some(Message::Failed(error))) => Err(self.stop(error.into())),
             Ok(Some(Message::Missed) | None) | Err(_) => Err(Stop::Again),
         }
     }
@@ -270,20 +275,25 @@ impl Request<'_> {
     /// Makes sure of how long the hold is valid, and that enough replicas have it. The ttl began at a grant that may be
     /// long ago, if a message told of it, and at a server that may not be the primary any more.
     async fn confirm(&mut self, fence: i64, from: Moment, is_message: bool) -> Result<Grant, Stop> {
-        self.state.is_queued = true;
+        self.is_queued = true;
         let (ttl, since) = (self.options.ttl, Moment::now().since(from));
         let is_sure = !is_message || since <= ttl / 3 && !self.node.topology.is_failover;
         if self.options.min_replicas == 0 && is_sure && since < counted(ttl) {
             return Ok(Grant { fence, from });
         }
-        let extension = Extension { ttl, fence: Some(fence), options: self.options };
         let until = Instant::now() + self.node.settings.retry_for;
-        match self.node.extend(until, self.owner, extension).await {
+        let by = Extension { ttl, fence: Some(fence), options: self.options };
+        match self.node.prolong(until, self.owner, by).await {
             Ok(answer) if answer.number > 0 => Ok(Grant { fence, from: answer.sent }),
             Ok(_) => Err(Stop::Again), // it is over by now
-            Err(Error::Redis(error)) if passes(&error) => Err(Stop::Passing(error)),
-            Err(Error::Redis(error)) => Err(Stop::Final(explain(error, &self.owner.keys))),
-            Err(error) => Err(Stop::Final(error)),
+            Err(error) => Err(self.stop(error)),
+        }
+    }
+
+    fn stop(&self, error: Error) -> Stop {
+        match error {
+            Error::Redis(error) if passes(&error) => Stop::Passing(error),
+            error => Stop::Final(error.explained(&self.owner.keys)),
         }
     }
 }

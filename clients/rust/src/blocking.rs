@@ -27,7 +27,6 @@ use redis::ToRedisArgs;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::errors::Error;
-use crate::hold::HoldView;
 use crate::info::{Info, Queue};
 use crate::options::{LONGEST, Mode, Options, shared_options};
 use crate::transport::Server;
@@ -179,7 +178,7 @@ impl Request {
     }
 
     /// Runs the work under the lock: it waits, runs the work, and releases. If the hold is lost meanwhile, the work learns of
-    /// it by [`check`](HoldView::check).
+    /// it by [`check`](crate::Hold::check).
     ///
     /// # Errors
     ///
@@ -203,16 +202,15 @@ impl Request {
     }
 
     fn hold(&self, hold: crate::Hold) -> Hold {
-        Hold { hold: Some(hold), background: self.background.clone() }
+        Hold { hold, background: self.background.clone() }
     }
 }
 
-/// As [`Hold`](crate::Hold), for programs without async. If it is dropped, it is released, and that waits for the reply, for
-/// at most the time of `retry_for`. All that does not block is in [`HoldView`], to which it dereferences.
+/// As [`Hold`](crate::Hold), for programs without async; it dereferences to that, for all that does not block. If it is
+/// dropped, it is released, and that waits for the reply, for at most the time of `retry_for`.
 #[must_use = "the lock is released when its hold is dropped"]
 pub struct Hold {
-    /// There until it is released or dropped.
-    hold: Option<crate::Hold>,
+    hold: crate::Hold,
     background: Arc<Background>,
 }
 
@@ -222,63 +220,51 @@ impl Hold {
     /// # Errors
     ///
     /// The same.
-    pub fn release(mut self) -> Result<(), Error> {
-        let hold = self.hold.take().expect("it is released once");
-        self.background.run(hold.release())
+    pub fn release(&self) -> Result<(), Error> {
+        self.background.run(self.hold.release())
     }
 
-    /// As [`detach`](crate::Hold::detach).
-    ///
-    /// # Errors
-    ///
-    /// The same.
-    pub fn detach(mut self) -> Result<(), Error> {
-        self.hold.take().expect("it is released once").detach()
-    }
-
-    /// As [`extend`](HoldView::extend).
+    /// As [`extend`](crate::Hold::extend).
     ///
     /// # Errors
     ///
     /// The same.
     pub fn extend(&self, ttl: Duration) -> Result<(), Error> {
-        self.background.run(HoldView::extend(self, ttl))
+        self.background.run(self.hold.extend(ttl))
     }
 
-    /// As [`upgrade`](HoldView::upgrade).
+    /// As [`upgrade`](crate::Hold::upgrade).
     ///
     /// # Errors
     ///
     /// The same.
     pub fn upgrade(&self, wait: impl Into<Option<Duration>>) -> Result<i64, Error> {
-        self.background.run(HoldView::upgrade(self, wait))
+        self.background.run(self.hold.upgrade(wait))
     }
 
-    /// As [`downgrade`](HoldView::downgrade).
+    /// As [`downgrade`](crate::Hold::downgrade).
     ///
     /// # Errors
     ///
     /// The same.
     pub fn downgrade(&self) -> Result<i64, Error> {
-        self.background.run(HoldView::downgrade(self))
+        self.background.run(self.hold.downgrade())
     }
 }
 
 impl Deref for Hold {
-    type Target = HoldView;
+    type Target = crate::Hold;
 
-    fn deref(&self) -> &HoldView {
-        self.hold.as_ref().expect("it is there until it is released")
+    fn deref(&self) -> &crate::Hold {
+        &self.hold
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if let Some(hold) = self.hold.take()
-            && Handle::try_current().is_err()
-        {
-            // A failure has been reported to hook and log.
-            let _ = self.background.run(hold.release());
+        if Handle::try_current().is_err() {
+            // It says nothing if it is released already, and a failure has been reported to hook and log.
+            let _ = self.background.run(self.hold.release());
         }
     }
 }

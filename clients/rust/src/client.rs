@@ -1,44 +1,36 @@
-//! Meets `redis::Client`. Commands and messages share one connection, which is made of the client. Commands of the
-//! program's calls can go over a connection of the program's.
+//! Meets `redis::Client`. Commands and messages share one connection, which is made of the client. Commands of calls can
+//! go over a connection of the program's.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use redis::aio::{ConnectionLike, MultiplexedConnection, SendError};
+use redis::aio::{MultiplexedConnection, SendError};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, ProtocolVersion, PushInfo, RedisError, RedisResult, Value,
-    cmd,
+    AsyncConnectionConfig, Client, ErrorKind, ProtocolVersion, PushInfo, RedisError, RedisResult, Value, cmd,
 };
-use tokio::time::{timeout, timeout_at};
+use tokio::time::timeout;
 
-use crate::link::{Health, Link, Pushes, SILENCE, silent};
-use crate::protocol::is_reply;
+use crate::link::{Health, Link, Pushes, SILENCE};
+use crate::program::Program;
 use crate::transport::{Audience, Call, Events, Reply, Server, Topology, Transport};
 
 /// How long the confirmation of channels is waited for, before commands go over a new connection.
 const SUBSCRIBING: Duration = Duration::from_millis(100);
-/// How long the program's connection may say nothing. Then the command goes over another one, and so do others.
-const PROGRAM_SILENCE: Duration = Duration::from_millis(300);
-const WITHOUT_PROGRAM: Duration = Duration::from_secs(1);
 /// How many commands may wait to be written.
 const MOST_UNSENT: usize = 4096;
 
 type Connect = Box<
     dyn Fn(AsyncConnectionConfig) -> BoxFuture<'static, RedisResult<MultiplexedConnection>> + Send + Sync,
 >;
-/// Sends a command over a connection of the program's.
-type Program = Box<dyn Fn(Cmd) -> BoxFuture<'static, RedisResult<Value>> + Send + Sync>;
 
 pub(crate) struct Direct {
     pub(crate) link: Link<MultiplexedConnection>,
     audience: Audience,
     channels: Channels,
     program: Option<Program>,
-    /// When the program's connection last gave no reply.
-    program_failed: Mutex<Option<Instant>>,
     topology: Topology,
 }
 
@@ -47,18 +39,6 @@ type Channels = Arc<Mutex<BTreeSet<String>>>;
 impl From<Client> for Server {
     fn from(client: Client) -> Self {
         Self::over(Direct::of_client(client, None))
-    }
-}
-
-impl<C: ConnectionLike + Clone + Send + Sync + 'static> From<(Client, C)> for Server {
-    /// The commands of the program's calls go over its connection, such as a `MultiplexedConnection` or a
-    /// `ConnectionManager`, as long as that replies. Renewals and messages go over a connection of the client.
-    fn from((client, connection): (Client, C)) -> Self {
-        let send = move |command: Cmd| {
-            let mut connection = connection.clone();
-            async move { connection.req_packed_command(&command).await }.boxed()
-        };
-        Self::over(Direct::of_client(client, Some(Box::new(send))))
     }
 }
 
@@ -105,7 +85,7 @@ pub(crate) fn speaking_resp3(client: &Client) -> RedisResult<Client> {
 }
 
 impl Direct {
-    fn of_client(client: Client, program: Option<Program>) -> Self {
+    pub(crate) fn of_client(client: Client, program: Option<Program>) -> Self {
         let name = client.get_connection_info().addr().to_string();
         let connect = move |config: AsyncConnectionConfig| {
             let client = speaking_resp3(&client);
@@ -145,26 +125,7 @@ impl Direct {
         };
         let topology = Topology { name, is_cluster: false, is_failover };
         let link = Link::new(&audience, Box::new(open));
-        Self { link, audience, channels, program: None, program_failed: Mutex::default(), topology }
-    }
-
-    /// Sends a command over the program's connection. It is nothing if that gives no reply, and for a while after that.
-    async fn by_the_program(&self, call: Call<'_>) -> Option<RedisResult<Reply>> {
-        let send = self.program.as_ref().filter(|_| !call.is_reserved && call.then.is_none())?;
-        let since = *self.program_failed.lock().expect("nothing panics here");
-        if since.is_some_and(|since| since.elapsed() < WITHOUT_PROGRAM) {
-            return None;
-        }
-        let until = call.until.min(Instant::now() + PROGRAM_SILENCE);
-        let reply =
-            timeout_at(until.into(), send(call.command.clone())).await.unwrap_or_else(|_| Err(silent()));
-        match reply.and_then(Value::extract_error) {
-            Err(error) if !is_reply(&error) => {
-                *self.program_failed.lock().expect("nothing panics here") = Some(Instant::now());
-                None
-            }
-            reply => Some(reply.map(|value| Reply { value, then: Value::Nil, is_alone: true })),
-        }
+        Self { link, audience, channels, program: None, topology }
     }
 }
 
@@ -198,15 +159,18 @@ impl Transport for Direct {
 
     fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>> {
         async move {
-            if self.program.is_some() && !self.channels.lock().expect("nothing panics here").is_empty() {
+            let Some(program) = self.program.as_ref().filter(|_| !call.is_reserved && call.then.is_none())
+            else {
+                return self.link.call(call, |connection| exchange(connection, call)).await;
+            };
+            if !self.channels.lock().expect("nothing panics here").is_empty() {
                 self.link.open();
             }
-            if let Some(reply) = self.by_the_program(call).await {
+            if let Some(reply) = program.call(call).await {
                 return reply;
             }
             let reply = self.link.call(call, |connection| exchange(connection, call)).await?;
-            let is_alone = self.program.is_none() || call.is_reserved;
-            Ok(Reply { is_alone, ..reply })
+            Ok(Reply { is_alone: false, ..reply })
         }
         .boxed()
     }

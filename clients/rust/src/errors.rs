@@ -9,6 +9,7 @@ use redis::RedisError;
 
 use crate::info::Holder;
 use crate::options::Mode;
+use crate::protocol;
 
 /// Why a hold was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,12 +56,21 @@ impl fmt::Display for NodeReply {
     }
 }
 
+/// A request that the server denied, and what it replied.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Denied {
+    /// The keys of the request.
+    pub keys: Arc<[String]>,
+    /// The error of the redis crate.
+    pub reply: RedisError,
+}
+
 /// Everything that can go wrong.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The server replied, and others had the lock until the wait was over.
-    #[non_exhaustive]
     TimedOut {
         /// The keys of the request.
         keys: Arc<[String]>,
@@ -72,7 +82,6 @@ pub enum Error {
         nodes: Vec<NodeReply>,
     },
     /// No reply came from the server within the limit, or none that decides. The source is the last error.
-    #[non_exhaustive]
     NoAnswer {
         /// The keys of the call.
         keys: Arc<[String]>,
@@ -82,7 +91,6 @@ pub enum Error {
         last: Option<RedisError>,
     },
     /// The hold ended, and nobody released it through this library. What it protects may have another owner by now.
-    #[non_exhaustive]
     Lost {
         /// The keys of the hold.
         keys: Arc<[String]>,
@@ -92,7 +100,6 @@ pub enum Error {
         last: Option<Box<Error>>,
     },
     /// The owner token does not hold the keys, for example because the hold was released or detached.
-    #[non_exhaustive]
     NotHeld {
         /// The keys.
         keys: Arc<[String]>,
@@ -100,39 +107,14 @@ pub enum Error {
         mode: Option<Mode>,
     },
     /// The owner token holds the key in the other mode.
-    #[non_exhaustive]
-    WrongMode {
-        /// The keys of the request.
-        keys: Arc<[String]>,
-        /// What the server replied.
-        reply: RedisError,
-    },
+    WrongMode(Denied),
     /// The wait would have closed a cycle of owners that wait for each other. The text names the cycle.
-    #[non_exhaustive]
-    Deadlock {
-        /// The keys of the request.
-        keys: Arc<[String]>,
-        /// What the server replied.
-        reply: RedisError,
-    },
+    Deadlock(Denied),
     /// The server lets no more requests wait.
-    #[non_exhaustive]
-    QueueFull {
-        /// The keys of the request.
-        keys: Arc<[String]>,
-        /// What the server replied.
-        reply: RedisError,
-    },
+    QueueFull(Denied),
     /// The server refuses the owner token, because its acquisition has been ended.
-    #[non_exhaustive]
-    Refused {
-        /// The keys of the request.
-        keys: Arc<[String]>,
-        /// What the server replied.
-        reply: RedisError,
-    },
+    Refused(Denied),
     /// Neither a majority of the nodes of a quorum granted the lock, nor a majority refused it.
-    #[non_exhaustive]
     QuorumMissed {
         /// The keys of the request.
         keys: Arc<[String]>,
@@ -142,7 +124,6 @@ pub enum Error {
         nodes: Vec<NodeReply>,
     },
     /// The lock was granted, but too few replicas acknowledged it. It has been released.
-    #[non_exhaustive]
     TooFewReplicas {
         /// The keys of the request.
         keys: Arc<[String]>,
@@ -169,10 +150,10 @@ impl Error {
             Error::NoAnswer { .. } => "NoAnswer",
             Error::Lost { .. } => "Lost",
             Error::NotHeld { .. } => "NotHeld",
-            Error::WrongMode { .. } => "WrongMode",
-            Error::Deadlock { .. } => "Deadlock",
-            Error::QueueFull { .. } => "QueueFull",
-            Error::Refused { .. } => "Refused",
+            Error::WrongMode(_) => "WrongMode",
+            Error::Deadlock(_) => "Deadlock",
+            Error::QueueFull(_) => "QueueFull",
+            Error::Refused(_) => "Refused",
             Error::QuorumMissed { .. } => "QuorumMissed",
             Error::TooFewReplicas { .. } => "TooFewReplicas",
             Error::ModuleNotLoaded => "ModuleNotLoaded",
@@ -187,13 +168,40 @@ impl Error {
         match self {
             Error::NoAnswer { last, .. } => last.as_ref(),
             Error::Lost { last, .. } => last.as_deref()?.redis(),
-            Error::WrongMode { reply, .. }
-            | Error::Deadlock { reply, .. }
-            | Error::QueueFull { reply, .. }
-            | Error::Refused { reply, .. }
+            Error::WrongMode(Denied { reply, .. })
+            | Error::Deadlock(Denied { reply, .. })
+            | Error::QueueFull(Denied { reply, .. })
+            | Error::Refused(Denied { reply, .. })
             | Error::Redis(reply) => Some(reply),
             _ => None,
         }
+    }
+
+    /// Gives an error reply of the server its kind. Others stay those of the redis crate.
+    pub(crate) fn explained(self, keys: &Arc<[String]>) -> Self {
+        let Error::Redis(reply) = self else { return self };
+        let denied = Denied { keys: keys.clone(), reply };
+        match denied.reply.code() {
+            Some("WRONGMODE") => Error::WrongMode(denied),
+            Some("NOTHELD") => Error::NotHeld { keys: denied.keys, mode: None },
+            Some("DEADLOCK") => Error::Deadlock(denied),
+            Some("QUEUEFULL") => Error::QueueFull(denied),
+            Some("REFUSED") => Error::Refused(denied),
+            Some("ERR") if text(&denied.reply).to_lowercase().contains("unknown command") => {
+                Error::ModuleNotLoaded
+            }
+            _ => Error::Redis(denied.reply),
+        }
+    }
+
+    /// Whether the command may succeed if it is sent again.
+    pub(crate) fn passes(&self) -> bool {
+        matches!(self, Error::Redis(error) if protocol::passes(error))
+    }
+
+    /// Another type has replaced the lock.
+    pub(crate) fn is_another_type(&self) -> bool {
+        matches!(self, Error::Redis(error) if error.code() == Some("WRONGTYPE"))
     }
 }
 
@@ -223,7 +231,7 @@ impl fmt::Display for Error {
             }
             Error::NoAnswer { keys, within, last } => {
                 let no = match last {
-                    Some(error) if crate::protocol::is_reply(error) => "the server granted nothing",
+                    Some(error) if protocol::is_reply(error) => "the server granted nothing",
                     _ => "no reply from the server",
                 };
                 about(&format!("{no} within {}", rounded(*within)), keys)?;
@@ -233,10 +241,9 @@ impl fmt::Display for Error {
                 let mode = mode.map(|mode| format!(" for {mode}")).unwrap_or_default();
                 about(&format!("the owner token does not hold the lock{mode}"), keys)?;
             }
-            Error::WrongMode { keys, reply }
-            | Error::Deadlock { keys, reply }
-            | Error::QueueFull { keys, reply }
-            | Error::Refused { keys, reply } => about(&text(reply), keys)?,
+            Error::WrongMode(denied) | Error::Deadlock(denied) | Error::QueueFull(denied) | Error::Refused(denied) => {
+                about(&text(&denied.reply), &denied.keys)?;
+            }
             Error::TimedOut { keys, waited: within, nodes, .. } | Error::QuorumMissed { keys, within, nodes } => {
                 about(&format!("no majority of {} nodes after {}", nodes.len(), rounded(*within)), keys)?;
             }

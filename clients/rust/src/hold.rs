@@ -1,15 +1,13 @@
 //! A lock that was granted: what is known of it, its release, and its end for the program.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::timeout;
-use tracing::{Instrument, Span};
+use tracing::Instrument;
 
 use crate::acquisition::Grant;
 use crate::clock::Moment;
@@ -18,8 +16,7 @@ use crate::keeper::{Extension, Keeper, Kept, Wanted};
 use crate::locks::Shared;
 use crate::node::repeat;
 use crate::options::{Mode, SHORTEST_TTL, too_short};
-use crate::protocol::{explain, is_reply};
-use crate::watchdog::{LONGEST_SLEEP, Watchdog};
+use crate::watchdog::{LONGEST_SLEEP, unwatch, watch};
 
 /// After which time a hold without `max_hold` is worth a warning.
 const LONG_HOLD: Duration = Duration::from_secs(60 * 60);
@@ -28,31 +25,18 @@ const NO_LONGER: Duration = Duration::from_millis(1);
 
 /// A lock that was granted. It is renewed until it is lost or released.
 ///
-/// [`release`](Hold::release) releases it, and fails if it was gone by then. If a `Hold` is dropped, it is released in the
-/// background: a program that ends right after that should call [`Locks::close`](crate::Locks::close), which waits for it.
-/// All that can be seen and done without ending the hold is in [`HoldView`], to which it dereferences.
+/// If a `Hold` is dropped, it is released in the background: a program that ends right after that should call
+/// [`Locks::close`](crate::Locks::close), which waits for it. To give it to several tasks, put it into an [`Arc`].
 #[must_use = "the lock is released when its hold is dropped"]
 pub struct Hold {
-    view: HoldView,
-}
-
-/// All that can be seen and done with a hold, except ending it. Give clones of it to tasks. It releases nothing when it is
-/// dropped.
-#[derive(Clone)]
-pub struct HoldView {
     pub(crate) inner: Arc<Inner>,
 }
 
 pub(crate) struct Inner {
     id: u64,
     pub(crate) locks: Arc<Shared>,
-    pub(crate) keeper: Keeper,
+    pub(crate) keeper: Arc<dyn Keeper>,
     pub(crate) wanted: Arc<Wanted>,
-    pub(crate) runtime: Handle,
-    /// In which the hold was acquired.
-    span: Span,
-    /// Nothing if the hold is not renewed.
-    watchdog: Option<Arc<Watchdog>>,
     /// Held while a command that prolongs the hold is on its way.
     extending: tokio::sync::Mutex<()>,
     /// Held while a change of mode is open.
@@ -61,18 +45,9 @@ pub(crate) struct Inner {
     ended: Notify,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Phase {
-    Live,
-    /// Released, or detached.
-    Over,
-    Lost(Reason),
-}
-
 /// What is known of a hold. It reads no clock.
 #[derive(Clone)]
 pub(crate) struct Lease {
-    pub(crate) phase: Phase,
     pub(crate) mode: Mode,
     /// 0 for a quorum.
     pub(crate) fence: i64,
@@ -89,14 +64,11 @@ pub(crate) struct Lease {
     failed: Option<Error>,
     /// It was warned of that nothing limits the hold.
     is_long: bool,
+    /// Nothing while it is live; then why it is not.
+    pub(crate) ended: Option<Error>,
 }
 
 impl Lease {
-    fn grant(&mut self, mode: Mode, grant: Grant, counted: Duration) {
-        (self.mode, self.fence, self.is_open) = (mode, grant.fence, false);
-        self.lengthen(grant.from, self.ttl, counted);
-    }
-
     /// Notes that the server lets the hold live for a ttl, or longer, from a moment on.
     fn lengthen(&mut self, from: Moment, ttl: Duration, counted: Duration) {
         self.ttl = self.ttl.max(ttl);
@@ -112,123 +84,143 @@ impl Lease {
 }
 
 impl Inner {
+    fn new(locks: &Arc<Shared>, (keeper, wanted, grant): Kept) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let mut lease = Lease {
+            mode: wanted.mode,
+            fence: grant.fence,
+            ttl: wanted.options.ttl,
+            granted: grant.from,
+            valid_until: Moment::default(),
+            renew_at: Moment::default(),
+            due: Moment::NEVER,
+            is_open: false,
+            failed: None,
+            is_long: false,
+            ended: None,
+        };
+        lease.lengthen(grant.from, lease.ttl, locks.backend.counted(lease.ttl));
+        let (extending, changing, ended) = Default::default();
+        let lease = Mutex::new(lease);
+        let inner =
+            Arc::new(Self { id, locks: locks.clone(), keeper, wanted, extending, changing, lease, ended });
+        locks.holds.add(id, &inner);
+        let _ = inner.update(|_| {});
+        inner
+    }
+
     pub(crate) fn lease(&self) -> MutexGuard<'_, Lease> {
         self.lease.lock().expect("nothing panics while a lease is locked")
     }
 
-    fn label(&self) -> &str {
-        self.wanted.options.label(&self.wanted.owner.keys)
-    }
-
     /// Notes that the server gave the hold in this mode.
     pub(crate) fn granted(self: &Arc<Self>, mode: Mode, grant: Grant) {
-        let _ = self.update(|lease| lease.grant(mode, grant, self.locks.backend.counted(lease.ttl)));
+        let _ = self.update(|lease| {
+            (lease.mode, lease.fence, lease.is_open) = (mode, grant.fence, false);
+            lease.lengthen(grant.from, lease.ttl, self.locks.backend.counted(lease.ttl));
+        });
     }
 
-    /// What is wrong with the hold, if anything.
-    fn problem(&self, lease: &Lease) -> Option<Error> {
-        let keys = self.wanted.owner.keys.clone();
-        match lease.phase {
-            Phase::Live => None,
-            Phase::Over => Some(Error::NotHeld { keys, mode: Some(lease.mode) }),
-            Phase::Lost(reason) => {
-                let last = lease.failed.clone().filter(|_| reason == Reason::Expired).map(Box::new);
-                Some(Error::Lost { keys, reason, last })
-            }
-        }
+    pub(crate) fn lose(&self, lease: &mut Lease, reason: Reason) {
+        let last = lease.failed.clone().filter(|_| reason == Reason::Expired).map(Box::new);
+        lease.ended = Some(Error::Lost { keys: self.wanted.owner.keys.clone(), reason, last });
     }
 
-    /// Changes the lease of a live hold, and does what follows if that ends it. Gives what is wrong with the hold then.
+    /// Changes the lease of a live hold, and does what follows if that ends it. The error is what is wrong with it then.
     pub(crate) fn update(self: &Arc<Self>, change: impl FnOnce(&mut Lease)) -> Result<(), Error> {
         let now = Moment::now();
         let mut lease = self.lease();
-        let was_live = lease.phase == Phase::Live;
-        if was_live {
-            let most = self.wanted.options.max_hold.map_or(Moment::NEVER, |most| lease.granted.after(most));
-            let is_closed = self.locks.closing.is_cancelled();
-            match now {
-                now if now >= most => lease.phase = Phase::Lost(Reason::MaxHold),
-                now if now < lease.valid_until => change(&mut lease),
-                _ => lease.phase = Phase::Lost(if is_closed { Reason::Closed } else { Reason::Expired }),
-            }
+        let was_live = lease.ended.is_none();
+        match now {
+            _ if !was_live => {}
+            _ if now >= self.most(&lease) => self.lose(&mut lease, Reason::MaxHold),
+            _ if now < lease.valid_until => change(&mut lease),
+            _ if self.locks.closing.is_cancelled() => self.lose(&mut lease, Reason::Closed),
+            _ => self.lose(&mut lease, Reason::Expired),
         }
-        let Some(problem) = self.problem(&lease) else {
+        let Some(error) = lease.ended.clone() else {
             self.schedule(&mut lease);
             return Ok(());
         };
+        let (last, _) = (lease.clone(), drop(lease));
         if was_live {
-            let (fence, held, due) = (lease.named(), now.since(lease.granted), lease.due);
-            drop(lease);
-            self.ended(&problem, fence, held, due);
+            self.ended(&last, &error, now);
         }
-        Err(problem)
+        Err(error)
     }
 
-    /// Has the watchdog look at the hold when that is due next.
-    fn schedule(self: &Arc<Self>, lease: &mut Lease) {
-        let Some(watchdog) = &self.watchdog else { return };
-        let due = self.next_look(lease).min(if self.is_renewed() { lease.renew_at } else { Moment::NEVER });
-        if due != lease.due {
-            watchdog.set(self.id, lease.due, due, &Arc::downgrade(self));
-            lease.due = due;
-        }
+    /// When the time of `max_hold` has passed.
+    fn most(&self, lease: &Lease) -> Moment {
+        self.wanted.options.max_hold.map_or(Moment::NEVER, |most| lease.granted.after(most))
     }
 
     /// When the hold is over unless something happens.
-    fn next_look(&self, lease: &Lease) -> Moment {
-        let most = self.wanted.options.max_hold.map_or(Moment::NEVER, |most| lease.granted.after(most));
-        lease.valid_until.min(most)
+    fn end(&self, lease: &Lease) -> Moment {
+        lease.valid_until.min(self.most(lease))
     }
 
     fn is_renewed(&self) -> bool {
         self.wanted.options.renew && !self.locks.closing.is_cancelled()
     }
 
-    fn ended(&self, problem: &Error, fence: Option<i64>, held: Duration, due: Moment) {
-        self.locks.holds.remove(self.id);
-        if let Some(watchdog) = &self.watchdog {
-            watchdog.remove(self.id, due);
+    /// Has the watchdog look at the hold when that is due next.
+    fn schedule(self: &Arc<Self>, lease: &mut Lease) {
+        let due = self.end(lease).min(if self.is_renewed() { lease.renew_at } else { Moment::NEVER });
+        if self.wanted.options.renew && due != lease.due {
+            watch(self.id, lease.due, due, self);
+            lease.due = due;
         }
+    }
+
+    fn ended(&self, last: &Lease, error: &Error, now: Moment) {
+        self.locks.holds.remove(self.id);
+        unwatch(self.id, last.due);
         self.ended.notify_waiters();
-        self.span.in_scope(|| {
-            if let Error::Lost { .. } = problem {
+        self.wanted.span.in_scope(|| {
+            if let Error::Lost { .. } = error {
                 // By the fencing token, because another hold of a token of the program's stays.
-                self.keeper.leave(&self.wanted, fence, Duration::ZERO);
-                self.locks.reporter.lost(self.label(), &self.wanted.owner.keys, problem);
+                self.keeper.clone().leave(&self.wanted, last.named(), Duration::ZERO);
+                self.locks.reporter.lost(&self.wanted, error);
             }
-            self.locks.reporter.hooks.held(self.label(), held);
+            self.locks.reporter.hooks.held(self.wanted.label(), now.since(last.granted));
         });
+    }
+
+    /// Ends with the hold, and gives what is wrong with it then.
+    pub(crate) async fn over(self: &Arc<Self>) -> Error {
+        loop {
+            let mut ended = std::pin::pin!(self.ended.notified());
+            ended.as_mut().enable();
+            if let Err(error) = self.update(|_| {}) {
+                return error;
+            }
+            let remaining = self.end(&self.lease()).remaining();
+            let _ = timeout(remaining.min(LONGEST_SLEEP), ended).await;
+        }
     }
 
     /// Ends a hold whose time is over, and renews it if that is due.
     pub(crate) async fn look(self: Arc<Self>) {
-        let (mut is_due, mut is_long, mut ttl, mut remaining) =
-            (false, false, Duration::ZERO, Duration::ZERO);
-        let now = Moment::now();
+        let (now, mut due) = (Moment::now(), None);
         let _ = self.update(|lease| {
-            is_due = self.is_renewed() && now >= lease.renew_at;
-            if is_due {
+            if self.is_renewed() && now >= lease.renew_at {
                 lease.renew_at = now.after(lease.ttl / 10); // unless this one succeeds
+                // A reply may be waited for in vain, so it is not waited for long.
+                due = Some((lease.ttl, (lease.ttl / 4).min(lease.valid_until.since(now))));
             }
-            is_long = !lease.is_long
-                && now.since(lease.granted) > LONG_HOLD
-                && self.wanted.options.max_hold.is_none();
-            lease.is_long |= is_long;
-            (ttl, remaining) = (lease.ttl, lease.valid_until.since(now));
+            let is_long = now.since(lease.granted) > LONG_HOLD && self.wanted.options.max_hold.is_none();
+            if is_long && !std::mem::replace(&mut lease.is_long, true) {
+                self.locks.reporter.held_long(&self.wanted);
+            }
         });
-        let names = &self.wanted.owner.keys;
-        if is_long {
-            self.span.in_scope(|| self.locks.reporter.held_long(self.label(), names));
-        }
-        let Some(_extending) = is_due.then(|| self.extending.try_lock().ok()).flatten() else { return };
-        // A reply may be waited for in vain, so it is not waited for long.
-        let until = Instant::now() + (ttl / 4).min(remaining);
-        let renewed = self.extend(until, Some(ttl)).instrument(self.span.clone()).await;
+        let (Some((ttl, limit)), Ok(_extending)) = (due, self.extending.try_lock()) else { return };
+        let renewed =
+            self.extend(Instant::now() + limit, Some(ttl)).instrument(self.wanted.span.clone()).await;
         if let Err(error) = renewed
             && self.update(|_| {}).is_ok()
         {
-            let error = explained(error, &self.wanted);
-            self.span.in_scope(|| self.locks.reporter.renewal_failed(self.label(), names, &error));
+            self.wanted.span.in_scope(|| self.locks.reporter.renewal_failed(&self.wanted, &error));
         }
     }
 
@@ -236,22 +228,21 @@ impl Inner {
     pub(crate) async fn confirm(self: Arc<Self>) {
         if !self.locks.closing.is_cancelled() {
             let ttl = self.is_renewed().then(|| self.lease().ttl);
-            let _ = self.prolong(ttl).instrument(self.span.clone()).await;
+            let _ = self.prolong(ttl).instrument(self.wanted.span.clone()).await;
         }
     }
 
-    /// Sends an extension until it is answered. Without a ttl it asks for nothing.
+    /// Sends an extension until it is answered. Without a ttl it only asks.
     async fn prolong(self: &Arc<Self>, ttl: Option<Duration>) -> Result<(), Error> {
         let _extending = self.extending.lock().await; // for as long as a renewal may take
-        repeat(&self.wanted.owner.keys, self.locks.settings.retry_for, |until| async move {
+        let extend = |until: Instant| async move {
             let remaining = self.lease().valid_until.remaining();
             self.extend(until.min(Instant::now() + remaining), ttl).await
-        })
-        .await
+        };
+        repeat(&self.wanted.owner.keys, self.locks.settings.retry_for, extend).await
     }
 
-    /// Sends one extension to at least the ttl; without one, only asks. The caller has `extending`. What is wrong with the
-    /// hold comes before another error.
+    /// Sends one extension. The caller has `extending`. What is wrong with the hold comes before another error.
     async fn extend(self: &Arc<Self>, until: Instant, ttl: Option<Duration>) -> Result<(), Error> {
         let (mut asked, mut fence) = (NO_LONGER, None);
         self.update(|lease| {
@@ -260,18 +251,14 @@ impl Inner {
         })?;
         let extension = Extension { ttl: asked, fence, options: &self.wanted.options };
         let answer = match self.keeper.extend(until, &self.wanted, extension).await {
-            Ok(answer) if answer.number > 0 => Ok(Some(answer.sent)),
-            Ok(_) => Ok(None),
-            Err(error) if is_another_type(&error) => Ok(None),
-            Err(error) => Err(error),
+            Err(error) if !error.is_another_type() => Err(error),
+            answer => Ok(answer.ok().filter(|answer| answer.number > 0)),
         };
-        self.update(|lease| {
-            match &answer {
-                Ok(Some(sent)) => lease.lengthen(*sent, asked, self.locks.backend.counted(asked)),
-                Ok(None) if fence == lease.named() => lease.phase = Phase::Lost(Reason::Gone),
-                Ok(None) => {} // it is about another fencing token
-                Err(error) => lease.failed = Some(explained(error.clone(), &self.wanted)),
-            }
+        self.update(|lease| match &answer {
+            Ok(Some(answer)) => lease.lengthen(answer.sent, asked, self.locks.backend.counted(asked)),
+            Ok(None) if fence == lease.named() => self.lose(lease, Reason::Gone),
+            Ok(None) => {} // it is about another fencing token
+            Err(error) => lease.failed = Some(error.clone().explained(&self.wanted.owner.keys)),
         })?;
         answer.map(|_| ())
     }
@@ -280,23 +267,11 @@ impl Inner {
     fn finish(self: &Arc<Self>) -> Result<Lease, Error> {
         let mut last = None;
         let ended = self.update(|lease| {
+            let keys = self.wanted.owner.keys.clone();
+            lease.ended = Some(Error::NotHeld { keys, mode: Some(lease.mode) });
             last = Some(lease.clone());
-            lease.phase = Phase::Over;
         });
-        last.map_or_else(|| Err(ended.expect_err("the hold was not live")), Ok)
-    }
-
-    /// Ends with the hold, and gives what is wrong with it then.
-    pub(crate) async fn over(self: &Arc<Self>) -> Error {
-        loop {
-            let mut ended = std::pin::pin!(self.ended.notified());
-            ended.as_mut().enable();
-            if let Err(problem) = self.update(|_| {}) {
-                return problem;
-            }
-            let remaining = self.next_look(&self.lease()).remaining();
-            let _ = timeout(remaining.min(LONGEST_SLEEP), ended).await;
-        }
+        last.ok_or_else(|| ended.expect_err("the hold was not live"))
     }
 
     /// For how long the lock has to stay after its release.
@@ -306,124 +281,37 @@ impl Inner {
 
     pub(crate) async fn release(self: &Arc<Self>) -> Result<(), Error> {
         let last = self.finish()?;
-        let names = &self.wanted.owner.keys;
-        let ended = self.keeper.end(&self.wanted, last.named(), self.stays(&last)).await;
-        match ended {
+        match self.keeper.clone().end(&self.wanted, last.named(), self.stays(&last)).await {
             Ok(true) => Ok(()),
-            Err(error) if !is_another_type(&error) => {
-                self.locks.reporter.release_failed(self.label(), names, &error);
+            Err(error) if !error.is_another_type() => {
+                self.locks.reporter.release_failed(&self.wanted, &error);
                 Err(error)
             }
             _ => {
                 let mut lease = self.lease();
-                lease.phase = Phase::Lost(Reason::Gone);
-                let loss = self.problem(&lease).expect("it is lost");
+                self.lose(&mut lease, Reason::Gone);
+                let loss = lease.ended.clone().expect("it is lost");
                 drop(lease);
-                self.locks.reporter.lost(self.label(), names, &loss);
+                self.locks.reporter.lost(&self.wanted, &loss);
                 Err(loss)
             }
+        }
+    }
+
+    /// Releases in the background.
+    pub(crate) fn leave(self: &Arc<Self>) {
+        if let Ok(last) = self.finish() {
+            let leave = || self.keeper.clone().leave(&self.wanted, last.named(), self.stays(&last));
+            self.wanted.span.in_scope(leave);
         }
     }
 }
 
 impl Hold {
-    pub(crate) fn new(locks: &Arc<Shared>, (keeper, wanted, grant): Kept) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let (ttl, runtime, id) =
-            (wanted.options.ttl, wanted.runtime.clone(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let mut lease = Lease {
-            phase: Phase::Live,
-            mode: wanted.mode,
-            fence: grant.fence,
-            ttl,
-            granted: grant.from,
-            valid_until: Moment::default(),
-            renew_at: Moment::default(),
-            due: Moment::NEVER,
-            is_open: false,
-            failed: None,
-            is_long: false,
-        };
-        lease.grant(wanted.mode, grant, locks.backend.counted(ttl));
-        let inner = Arc::new(Inner {
-            id,
-            locks: locks.clone(),
-            keeper,
-            span: Span::current(),
-            watchdog: wanted.options.renew.then(|| locks.holds.watchdog(&runtime)),
-            wanted,
-            runtime,
-            extending: tokio::sync::Mutex::default(),
-            changing: Arc::default(),
-            lease: Mutex::new(lease),
-            ended: Notify::new(),
-        });
-        locks.holds.add(id, &inner);
-        let _ = inner.update(|_| {});
-        Self { view: HoldView { inner } }
+    pub(crate) fn new(locks: &Arc<Shared>, kept: Kept) -> Self {
+        Self { inner: Inner::new(locks, kept) }
     }
 
-    /// A view of this hold, for another task.
-    pub fn view(&self) -> HoldView {
-        self.view.clone()
-    }
-
-    /// Releases the hold. If the future is dropped, the release goes on in the background.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`] if the hold was lost, or if the server had nothing to release. [`Error::NoAnswer`] if no reply came
-    /// for `retry_for`: then the release goes on in the background, and nothing renews the lock any more.
-    pub async fn release(self) -> Result<(), Error> {
-        self.view.inner.release().await
-    }
-
-    /// Ends the hold here without releasing it, for another process that adopts it by keys and token. From now on nothing
-    /// renews it here. It sends nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`] if there is nothing to hand over.
-    pub fn detach(self) -> Result<(), Error> {
-        self.view.inner.finish().map(drop)
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        let inner = &self.view.inner;
-        if let Ok(last) = inner.finish() {
-            inner.span.in_scope(|| inner.keeper.leave(&inner.wanted, last.named(), inner.stays(&last)));
-        }
-    }
-}
-
-impl Deref for Hold {
-    type Target = HoldView;
-
-    fn deref(&self) -> &HoldView {
-        &self.view
-    }
-}
-
-impl fmt::Debug for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.view.fmt(f)
-    }
-}
-
-impl fmt::Debug for HoldView {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (keys, mode, remaining) = (self.keys(), self.mode(), self.remaining());
-        f.debug_struct("Hold")
-            .field("keys", &keys)
-            .field("mode", &mode)
-            .field("remaining", &remaining)
-            .finish()
-    }
-}
-
-impl HoldView {
     /// The owner token. Who has it and the keys can adopt and release the lock.
     pub fn token(&self) -> &str {
         &self.inner.wanted.owner.token
@@ -453,10 +341,7 @@ impl HoldView {
     /// The fencing tokens of the nodes of a quorum, in the order in which the servers were given, and nothing for a node
     /// that gave none. Those of different servers cannot be compared. Without a quorum it is the one fencing token.
     pub fn fences(&self) -> Vec<Option<i64>> {
-        match &self.inner.keeper {
-            Keeper::Server(_) => vec![Some(self.fence())],
-            Keeper::Votes(votes) => votes.fences(),
-        }
+        self.inner.keeper.fences().unwrap_or_else(|| vec![Some(self.fence())])
     }
 
     /// For how long the lock is certainly held, if nobody deletes its keys. A renewal makes it longer.
@@ -519,16 +404,43 @@ impl HoldView {
         self.inner.locks.unless_closed()?;
         self.inner.prolong(Some(ttl)).await
     }
+
+    /// Releases the hold. If the future is dropped, the release goes on in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the hold was lost, or if the server had nothing to release. [`Error::NoAnswer`] if no reply came
+    /// for `retry_for`: then the release goes on in the background, and nothing renews the lock any more.
+    /// [`Error::NotHeld`] if it was released or detached before.
+    pub async fn release(&self) -> Result<(), Error> {
+        self.inner.release().await
+    }
+
+    /// Ends the hold here without releasing it, for another process that adopts it by keys and token. From now on nothing
+    /// renews it here. It sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] or [`Error::NotHeld`] if there is nothing to hand over.
+    pub fn detach(&self) -> Result<(), Error> {
+        self.inner.finish().map(drop)
+    }
 }
 
-/// Another type has replaced the lock.
-fn is_another_type(error: &Error) -> bool {
-    matches!(error, Error::Redis(error) if error.code() == Some("WRONGTYPE"))
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.inner.leave();
+    }
 }
 
-fn explained(error: Error, wanted: &Wanted) -> Error {
-    match error {
-        Error::Redis(error) if is_reply(&error) => explain(error, &wanted.owner.keys),
-        error => error,
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Hold {{ keys: {:?}, mode: {}, remaining: {:?} }}",
+            self.keys(),
+            self.mode(),
+            self.remaining()
+        )
     }
 }

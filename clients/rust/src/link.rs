@@ -18,10 +18,8 @@ pub(crate) const SILENCE: Duration = Duration::from_millis(800);
 const OPENING: Duration = Duration::from_secs(5);
 /// A connection that fails at once is not replaced more often.
 const BETWEEN_OPENINGS: Duration = Duration::from_millis(10);
-/// How many connections for commands that block are kept.
-const MOST_SPARE: usize = 8;
 
-/// Opens a connection: the shared one, which listens and has this health, or a spare one.
+/// Opens a connection: the shared one, which listens and has this health, or one for a single use.
 pub(crate) type Open<C> =
     Box<dyn Fn(Option<Arc<Health>>) -> BoxFuture<'static, RedisResult<C>> + Send + Sync>;
 
@@ -29,8 +27,6 @@ pub(crate) struct Link<C> {
     open: Open<C>,
     audience: Audience,
     shared: Mutex<Option<Live<C>>>,
-    /// For commands that block, one at a time on each.
-    spare: Mutex<Vec<C>>,
 }
 
 /// A connection, which may still be on its way.
@@ -72,7 +68,7 @@ impl Health {
 
 impl<C: Clone + Send + Sync + 'static> Link<C> {
     pub(crate) fn new(audience: &Audience, open: Open<C>) -> Self {
-        Self { open, audience: audience.clone(), shared: Mutex::default(), spare: Mutex::default() }
+        Self { open, audience: audience.clone(), shared: Mutex::default() }
     }
 
     fn live(&self) -> Live<C> {
@@ -107,7 +103,7 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
         });
     }
 
-    /// Sends a command over the shared connection; one that another one follows, over a spare one.
+    /// Sends a command over the shared connection; one that another one follows, over one of its own.
     pub(crate) async fn call<F>(&self, call: Call<'_>, send: impl FnOnce(C) -> F) -> RedisResult<Reply>
     where
         F: Future<Output = RedisResult<(Value, Value)>>,
@@ -133,20 +129,9 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
                 }
                 replies?
             }
+            // The second command blocks its connection, so that is not shared.
             Some((_, block)) => {
-                let spare = self.spare.lock().expect("nothing panics here").pop();
-                let sent = async {
-                    let connection = match spare {
-                        Some(connection) => connection,
-                        None => (self.open)(None).await?,
-                    };
-                    let replies = send(connection.clone()).await?;
-                    let mut kept = self.spare.lock().expect("nothing panics here");
-                    if kept.len() < MOST_SPARE {
-                        kept.push(connection);
-                    }
-                    Ok(replies)
-                };
+                let sent = async { send((self.open)(None).await?).await };
                 timeout_at((until + block).into(), sent).await.unwrap_or_else(|_| Err(silent()))?
             }
         };
@@ -156,14 +141,12 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
 
     /// Gives up the connections to a server that is not the right one any more.
     pub(crate) fn lose(&self) {
-        self.spare.lock().expect("nothing panics here").clear();
         let live = self.shared.lock().expect("nothing panics here").clone();
         live.filter(Live::is_open).inspect(|live| live.health.lose());
     }
 
     pub(crate) fn close(&self) {
         self.shared.lock().expect("nothing panics here").take();
-        self.spare.lock().expect("nothing panics here").clear();
     }
 }
 

@@ -12,7 +12,7 @@ use crate::errors::Error;
 use crate::hold::Hold;
 use crate::hooks::{Hooks, Reporter};
 use crate::info::{self, Info, Queue};
-use crate::keeper::Backend;
+use crate::keeper::{Backend, Single};
 use crate::node::Node;
 use crate::options::{LONGEST, Mode, Options, shared_options};
 use crate::protocol;
@@ -43,7 +43,7 @@ pub struct Locks {
 
 /// What all clones of a `Locks` and all its holds share.
 pub(crate) struct Shared {
-    pub(crate) backend: Backend,
+    pub(crate) backend: Box<dyn Backend>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) reporter: Arc<Reporter>,
     pub(crate) holds: Arc<Holds>,
@@ -165,8 +165,7 @@ impl Locks {
         command: &redis::Cmd,
     ) -> Result<redis::Value, Error> {
         self.shared.unless_closed()?;
-        let call = Call { key, ..Call::new("", command, std::time::Instant::now()) };
-        self.shared.backend.first().query(&names.into(), call).await
+        self.shared.backend.nodes()[0].query(&names.into(), Call { key, ..Call::new("", command) }).await
     }
 
     /// Ends the waits and the renewals. Waits, and all later calls except the release of a hold, end with
@@ -176,7 +175,7 @@ impl Locks {
         self.shared.closing.cancel();
         self.shared.tracker.close();
         let _ = timeout(self.shared.settings.retry_for, self.shared.tracker.wait()).await;
-        self.shared.backend.close();
+        self.shared.backend.nodes().iter().for_each(|node| node.close());
     }
 
     /// Releases all holds, and closes.
@@ -232,9 +231,9 @@ impl LocksBuilder {
         let (settings, reporter) = (Arc::new(self.settings), Arc::new(self.reporter));
         let (holds, tracker) = (Arc::<Holds>::default(), TaskTracker::new());
         let node = |transport| Node::new(transport, &settings, &reporter, &holds, &tracker);
-        let backend = match self.server.0 {
-            Place::One(transport) => Backend::Server(node(transport)),
-            Place::Quorum(quorum) => Backend::Quorum(quorum.of(node)),
+        let backend: Box<dyn Backend> = match self.server.0 {
+            Place::One(transport) => Box::new(Single([node(transport)])),
+            Place::Quorum(quorum) => Box::new(quorum.of(node)),
         };
         let closing = CancellationToken::new();
         let shared = Shared { backend, settings, reporter, holds, closing, tracker };

@@ -3,16 +3,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout;
-use tracing::{Instrument, Span};
+use tracing::Instrument;
 
-use crate::acquisition::{Acquisition, Grant, Request, State};
+use crate::acquisition::{Acquisition, Grant, Request};
 use crate::errors::{Error, Reason};
-use crate::hold::{HoldView, Inner, Lease, Phase};
-use crate::keeper::Keeper;
+use crate::hold::{Hold, Inner, Lease};
 use crate::node::Node;
 use crate::options::{Mode, Options, POLLING};
 use crate::protocol::REFUSED_FOR;
@@ -31,13 +30,13 @@ struct Change {
     changing: Option<OwnedMutexGuard<()>>,
 }
 
-impl HoldView {
+impl Hold {
     /// Makes a reader the writer, in one step, and gives the new fencing token. It waits until the other readers are gone,
     /// at most this long; without a limit, as long as that takes. It works for one key on one server, and not while another
     /// change of mode is open.
     ///
     /// If the future is dropped, or the wait is over, the hold is still valid. Whether it is a reader or the writer then is
-    /// found out in the background, and [`mode`](HoldView::mode) tells.
+    /// found out in the background, and [`mode`](Hold::mode) tells.
     ///
     /// # Errors
     ///
@@ -49,14 +48,7 @@ impl HoldView {
         let options = Options { ttl, wait, ..(*wanted.options).clone() };
         let (node, owner, is_open) = (change.node.clone(), &wanted.owner, AtomicBool::new(false));
         let command = owner.change(Mode::Write, ttl, change.was.fence);
-        let mut request = Request {
-            node: &node,
-            owner,
-            options: &options,
-            command,
-            is_open: &is_open,
-            state: State::default(),
-        };
+        let mut request = Request::new(&node, owner, &options, command, &is_open);
         let acquisition = Acquisition::new(&node.settings, wait, false, POLLING);
         let result = tokio::select! {
             biased;
@@ -85,10 +77,9 @@ impl HoldView {
     }
 
     fn change(&self, to: Mode) -> Result<Change, Error> {
-        let (inner, is_single) = (self.inner.clone(), self.keys().len() == 1);
-        let node = match &inner.keeper {
-            Keeper::Server(node) if is_single => node.clone(),
-            _ => return Err(Error::Invalid("the mode changes for one key on one server".into())),
+        let inner = self.inner.clone();
+        let Some(node) = inner.keeper.clone().node().filter(|_| self.keys().len() == 1) else {
+            return Err(Error::Invalid("the mode changes for one key on one server".into()));
         };
         self.check()?;
         inner.locks.unless_closed()?;
@@ -105,14 +96,11 @@ impl Change {
     /// Notes the result, and gives the fencing token; or what is wrong with the hold, or the error.
     async fn end(self, result: Result<Grant, Error>) -> Result<i64, Error> {
         let inner = self.inner.clone();
-        let is_gone = match &result {
-            Err(Error::NotHeld { .. }) => true,
-            Err(Error::Redis(error)) => error.code() == Some("WRONGTYPE"),
-            _ => false,
-        };
         match &result {
             Ok(grant) => inner.granted(self.to, *grant),
-            Err(_) if is_gone => drop(inner.update(|lease| lease.phase = Phase::Lost(Reason::Gone))),
+            Err(error) if matches!(error, Error::NotHeld { .. }) || error.is_another_type() => {
+                drop(inner.update(|lease| inner.lose(lease, Reason::Gone)));
+            }
             Err(_) if !self.is_open => drop(inner.update(|lease| lease.is_open = self.was.is_open)),
             Err(_) => {}
         }
@@ -129,8 +117,9 @@ impl Drop for Change {
     fn drop(&mut self) {
         if let Some(changing) = self.changing.take_if(|_| self.is_open) {
             let (inner, node, was) = (self.inner.clone(), self.node.clone(), self.was.clone());
-            let settled = settle(inner, node, self.to, was, changing).instrument(Span::current());
-            self.inner.runtime.spawn(settled);
+            let settled =
+                settle(inner, node, self.to, was, changing).instrument(self.inner.wanted.span.clone());
+            self.inner.wanted.runtime.spawn(settled);
         }
     }
 }
@@ -156,7 +145,7 @@ async fn settle(inner: Arc<Inner>, node: Arc<Node>, to: Mode, was: Lease, _chang
 async fn downgrade(inner: &Inner, node: &Node, was: &Lease, limit: Duration) -> Result<Grant, Error> {
     let owner = &inner.wanted.owner;
     let command = owner.change(Mode::Read, was.ttl, was.fence);
-    let answer = node.ask(&owner.keys, limit, Call::new(owner.key(), &command, Instant::now())).await?;
+    let answer = node.ask(&owner.keys, limit, Call::new(owner.key(), &command)).await?;
     Ok(Grant { fence: answer.number, from: answer.sent })
 }
 
@@ -164,12 +153,10 @@ async fn downgrade(inner: &Inner, node: &Node, was: &Lease, limit: Duration) -> 
 async fn withdraw(inner: &Inner, node: &Node, was: &Lease) -> Option<Grant> {
     let owner = &inner.wanted.owner;
     let (withdraw, adopt) = (owner.withdraw(), owner.adopt(Mode::Write, was.ttl));
-    let withdrawn =
-        node.ask(&owner.keys, REFUSED_FOR, Call::new(owner.key(), &withdraw, Instant::now())).await.ok()?;
+    let withdrawn = node.ask(&owner.keys, REFUSED_FOR, Call::new(owner.key(), &withdraw)).await.ok()?;
     if withdrawn.number > 0 {
         return None;
     }
-    let held =
-        node.ask(&owner.keys, REFUSED_FOR, Call::new(owner.key(), &adopt, Instant::now())).await.ok()?;
+    let held = node.ask(&owner.keys, REFUSED_FOR, Call::new(owner.key(), &adopt)).await.ok()?;
     (held.number > 0).then_some(Grant { fence: held.number, from: held.sent })
 }

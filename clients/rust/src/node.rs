@@ -4,20 +4,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Arg, Cmd, RedisError, Value};
+use tokio::sync::Semaphore;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, info_span};
 
 use crate::clock::Moment;
-use crate::end::Ends;
+use crate::end::MOST_ENDING;
 use crate::errors::Error;
 use crate::hooks::{Outage, Reporter};
 use crate::info::{self, Holder};
 use crate::listener::Listener;
 use crate::locks::Settings;
 use crate::options::AFTER_ERRORS;
-use crate::protocol::{self, explain, is_reply, number, passes};
+use crate::protocol::{self, is_reply, number, passes};
 use crate::transport::{Call, Reply, Topology, Transport};
 use crate::watchdog::Holds;
 
@@ -26,7 +27,8 @@ pub(crate) struct Node {
     pub(crate) topology: Topology,
     pub(crate) listener: Arc<Listener>,
     pub(crate) settings: Arc<Settings>,
-    pub(crate) ends: Ends,
+    /// What lets ends be sent.
+    pub(crate) ends: Semaphore,
     outage: Outage,
     /// `close` has ended.
     pub(crate) closed: CancellationToken,
@@ -56,7 +58,7 @@ impl Node {
             topology: transport.topology(),
             listener: Listener::new(&transport, reporter, holds),
             settings: settings.clone(),
-            ends: Ends::default(),
+            ends: Semaphore::new(MOST_ENDING),
             outage: Outage::default(),
             closed: CancellationToken::new(),
             tracker: tracker.clone(),
@@ -100,12 +102,12 @@ impl Node {
     /// Sends a command until it is answered, for a time.
     pub(crate) async fn ask(
         &self,
-        names: &Arc<[String]>,
+        keys: &Arc<[String]>,
         limit: Duration,
         call: Call<'_>,
     ) -> Result<Answer, Error> {
         let mut copies = 0;
-        let answer = repeat(names, limit, |until| {
+        let answer = repeat(keys, limit, |until| {
             copies += 1;
             async move { Ok(self.number(Call { until, ..call }).await?) }
         });
@@ -114,9 +116,9 @@ impl Node {
     }
 
     /// The reply to a question; without a key it is an array of the replies of all nodes.
-    pub(crate) async fn query(&self, names: &Arc<[String]>, call: Call<'_>) -> Result<Value, Error> {
+    pub(crate) async fn query(&self, keys: &Arc<[String]>, call: Call<'_>) -> Result<Value, Error> {
         let ask = |until| async move { Ok(self.send(Call { until, ..call }).await?.value) };
-        let value = repeat(names, self.settings.retry_for, ask).await?;
+        let value = repeat(keys, self.settings.retry_for, ask).await?;
         Ok(if call.key.is_some() || self.topology.is_cluster { value } else { Value::Array(vec![value]) })
     }
 
@@ -125,7 +127,7 @@ impl Node {
         let until = Instant::now() + within;
         for key in keys {
             let question = protocol::info(key, 10);
-            let Ok(reply) = self.send(Call::new(key, &question, until)).await else { break };
+            let Ok(reply) = self.send(Call { until, ..Call::new(key, &question) }).await else { break };
             match info::info(reply.value) {
                 Ok(Some(info)) if !info.holders.is_empty() => return info.holders,
                 _ => {}
@@ -146,7 +148,7 @@ fn first_word(command: &Cmd) -> &[u8] {
 
 /// Sends until there is an answer, for a time.
 pub(crate) async fn repeat<T, F>(
-    names: &Arc<[String]>,
+    keys: &Arc<[String]>,
     limit: Duration,
     mut send: impl FnMut(Instant) -> F,
 ) -> Result<T, Error>
@@ -159,8 +161,7 @@ where
         match send(end).await {
             Ok(answer) => return Ok(answer),
             Err(Error::Redis(error)) if passes(&error) => last = Some(more_telling(last, error)),
-            Err(Error::Redis(error)) => return Err(explain(error, names)),
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.explained(keys)),
         }
         let pause = AFTER_ERRORS.pause(failures).unwrap_or_default();
         if Instant::now() + pause >= end {
@@ -168,7 +169,7 @@ where
         }
         sleep(pause).await;
     }
-    Err(Error::NoAnswer { keys: names.clone(), within: limit, last })
+    Err(Error::NoAnswer { keys: keys.clone(), within: limit, last })
 }
 
 /// The later of two errors, unless it only says that nothing came.

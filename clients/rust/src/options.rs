@@ -121,10 +121,6 @@ impl Options {
         };
         Err(Error::Invalid(wrong))
     }
-
-    pub(crate) fn label<'a>(&'a self, keys: &'a [String]) -> &'a str {
-        self.label.as_deref().unwrap_or(&keys[0])
-    }
 }
 
 pub(crate) fn too_short(ttl: Duration) -> Error {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, RedisError, Value};
 
-use crate::errors::Error;
 use crate::options::{Mode, Options};
 
 /// For how long the server refuses an owner token after the end of its acquisition. What is still on its way by then is
@@ -216,19 +215,5 @@ pub(crate) fn passes(error: &RedisError) -> bool {
             ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported,
         ) => false,
         _ => true,
-    }
-}
-
-/// Gives an error reply its kind. Others stay those of the redis crate.
-pub(crate) fn explain(error: RedisError, keys: &Arc<[String]>) -> Error {
-    let keys = keys.clone();
-    match error.code() {
-        Some("WRONGMODE") => Error::WrongMode { keys, reply: error },
-        Some("NOTHELD") => Error::NotHeld { keys, mode: None },
-        Some("DEADLOCK") => Error::Deadlock { keys, reply: error },
-        Some("QUEUEFULL") => Error::QueueFull { keys, reply: error },
-        Some("REFUSED") => Error::Refused { keys, reply: error },
-        Some("ERR") if error.to_string().to_lowercase().contains("unknown command") => Error::ModuleNotLoaded,
-        _ => Error::Redis(error),
     }
 }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use redis::{Cmd, RedisError};
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
@@ -13,11 +15,11 @@ use tracing::{Instrument, Span};
 use crate::acquisition::{Acquisition, Attempt, Grant, Stop};
 use crate::clock::Moment;
 use crate::errors::{Error, NodeReply};
-use crate::keeper::{Wanted, ending};
+use crate::keeper::{Backend, Extension, Keeper, Kept, Wanted, ending};
 use crate::link::silent;
 use crate::node::{Answer, Node};
 use crate::options::{Options, Poll};
-use crate::protocol::{explain, passes};
+use crate::protocol::passes;
 use crate::transport::{Call, Place, Server, Transport};
 
 /// How long after the end of a wait the ends of its last attempt are waited for.
@@ -45,11 +47,6 @@ const LATE_END: Duration = Duration::from_millis(500);
 /// ```
 pub struct Quorum {
     servers: Vec<Server>,
-    counting: Counting,
-}
-
-/// How the replies of nodes count.
-struct Counting {
     node_timeout: Option<Duration>,
     drift_factor: f64,
     fail_fast: bool,
@@ -60,41 +57,41 @@ impl Quorum {
     /// A quorum of these servers, with the defaults of all options.
     pub fn new(servers: impl IntoIterator<Item = impl Into<Server>>) -> Self {
         let poll = Poll::exponential(Duration::from_millis(20), Duration::from_millis(250));
-        let counting = Counting { node_timeout: None, drift_factor: 0.01, fail_fast: false, poll };
-        Self { servers: servers.into_iter().map(Into::into).collect(), counting }
+        let servers = servers.into_iter().map(Into::into).collect();
+        Self { servers, node_timeout: None, drift_factor: 0.01, fail_fast: false, poll }
     }
 
     /// How long one node is waited for. By default a twentieth of the ttl, at least 50 ms and at most `retry_for`. It is
     /// always less than the ttl.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
-        self.counting.node_timeout = Some(timeout);
+        self.node_timeout = Some(timeout);
         self
     }
 
     /// Which part of the ttl does not count, because clocks run at different speeds. By default 0.01.
     pub fn drift_factor(mut self, factor: f64) -> Self {
-        self.counting.drift_factor = factor;
+        self.drift_factor = factor;
         self
     }
 
     /// Whether an attempt ends as soon as the majority is out of reach, without the replies of the other nodes.
     pub fn fail_fast(mut self, fail_fast: bool) -> Self {
-        self.counting.fail_fast = fail_fast;
+        self.fail_fast = fail_fast;
         self
     }
 
     /// The pauses between attempts. By default 10 to 250 ms at random.
     pub fn poll(mut self, poll: Poll) -> Self {
-        self.counting.poll = poll;
+        self.poll = poll;
         self
     }
 
-    pub(crate) fn of(self, node: impl Fn(Arc<dyn Transport>) -> Arc<Node>) -> Arc<Majority> {
-        let transports = self.servers.into_iter().filter_map(|server| match server.0 {
+    pub(crate) fn of(mut self, node: impl Fn(Arc<dyn Transport>) -> Arc<Node>) -> Arc<Majority> {
+        let transports = self.servers.drain(..).filter_map(|server| match server.0 {
             Place::One(transport) => Some(transport),
             Place::Quorum(_) => None, // refused by `check`
         });
-        Arc::new(Majority { nodes: transports.map(node).collect(), counting: self.counting })
+        Arc::new(Majority { nodes: transports.map(node).collect(), options: self })
     }
 }
 
@@ -106,8 +103,8 @@ impl From<Quorum> for Server {
 
 /// The nodes of a quorum.
 pub(crate) struct Majority {
-    pub(crate) nodes: Vec<Arc<Node>>,
-    counting: Counting,
+    nodes: Vec<Arc<Node>>,
+    options: Quorum,
 }
 
 /// The replies of all nodes. Of a node that has not replied, the error is a timeout.
@@ -141,7 +138,7 @@ impl Tally {
 
     /// A majority gives errors that last.
     fn is_final(&self) -> bool {
-        let lasts = |error: &Error| !matches!(error, Error::Redis(error) if passes(error));
+        let lasts = |error: &Error| !error.passes();
         self.count(|reply| reply.error.as_ref().is_some_and(lasts)) > self.0.len() / 2
     }
 
@@ -155,14 +152,9 @@ impl Tally {
     }
 }
 
-impl Majority {
-    pub(crate) fn counted(&self, ttl: Duration) -> Duration {
-        let drift = ttl.mul_f64(self.counting.drift_factor.clamp(0.0, 1.0)) + Duration::from_millis(2);
-        ttl.saturating_sub(drift)
-    }
-
-    pub(crate) fn check(&self, ttl: Duration) -> Result<(), Error> {
-        let (nodes, factor) = (self.nodes.len(), self.counting.drift_factor);
+impl Backend for Arc<Majority> {
+    fn check(&self, ttl: Duration) -> Result<(), Error> {
+        let (nodes, factor) = (self.nodes.len(), self.options.drift_factor);
         if nodes == 0 || !(0.0..1.0).contains(&factor) || self.counted(ttl).is_zero() {
             return Err(Error::Invalid(format!(
                 "a quorum needs servers that are no quorums, a drift factor of at least 0 and less than 1, and a ttl above \
@@ -172,40 +164,51 @@ impl Majority {
         Ok(())
     }
 
-    pub(crate) async fn acquire(
-        self: &Arc<Self>,
-        wanted: &Arc<Wanted>,
-        is_try: bool,
-    ) -> Result<Option<(Arc<Votes>, Grant)>, Error> {
-        let settings = &self.nodes[0].settings;
-        let acquisition = Acquisition::new(settings, wanted.options.wait, is_try, self.counting.poll.clone());
-        let mut attempts = Attempts { majority: self, wanted, votes: None, last: Tally::default() };
-        let grant = acquisition.run(&mut attempts).await?;
-        Ok(attempts.votes.zip(grant))
+    fn counted(&self, ttl: Duration) -> Duration {
+        let drift = ttl.mul_f64(self.options.drift_factor.clamp(0.0, 1.0)) + Duration::from_millis(2);
+        ttl.saturating_sub(drift)
     }
 
-    pub(crate) async fn adopt(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<(Arc<Votes>, Grant), Error> {
-        let (votes, ttl) = (Votes::new(self, wanted), wanted.options.ttl);
-        let command = Arc::new(wanted.owner.adopt(wanted.mode, ttl));
-        let tally =
-            votes.ask(ttl, None, |_| false, |vote, until| vote.take(until, command.clone(), false)).await;
-        if tally.is_granted() {
-            let from = votes.sent;
-            return Ok((votes, Grant { fence: 0, from }));
-        }
-        if tally.is_refused() {
-            return Err(Error::NotHeld { keys: wanted.owner.keys.clone(), mode: Some(wanted.mode) });
-        }
-        Err(tally.missed(wanted, Moment::now().since(votes.sent)))
+    fn nodes(&self) -> &[Arc<Node>] {
+        &self.nodes
     }
 
-    /// On how many nodes it released what the token holds.
-    pub(crate) async fn release(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<usize, Error> {
-        let votes = Votes::new(self, wanted);
-        let tally = votes
-            .ask(wanted.options.ttl, None, |_| false, |vote, until| vote.end(until, Duration::ZERO))
-            .await;
-        Ok(tally.count(|reply| reply.granted))
+    fn acquire(&self, wanted: Arc<Wanted>, is_try: bool) -> BoxFuture<'_, Result<Option<Kept>, Error>> {
+        async move {
+            let (settings, poll) = (&self.nodes[0].settings, self.options.poll.clone());
+            let acquisition = Acquisition::new(settings, wanted.options.wait, is_try, poll);
+            let mut attempts =
+                Attempts { majority: self, wanted: &wanted, votes: None, last: Tally::default() };
+            let grant = acquisition.run(&mut attempts).await?;
+            Ok(grant.and(attempts.votes).map(Votes::kept))
+        }
+        .boxed()
+    }
+
+    fn adopt(&self, wanted: Arc<Wanted>) -> BoxFuture<'_, Result<Kept, Error>> {
+        async move {
+            let (votes, ttl) = (Votes::new(self, &wanted), wanted.options.ttl);
+            let command = Arc::new(wanted.owner.adopt(wanted.mode, ttl));
+            let take = |vote: Arc<Vote>, until| vote.take(until, command.clone(), false);
+            let tally = votes.ask(ttl, None, |_| false, take).await;
+            if tally.is_granted() {
+                return Ok(votes.kept());
+            }
+            if tally.is_refused() {
+                return Err(Error::NotHeld { keys: wanted.owner.keys.clone(), mode: Some(wanted.mode) });
+            }
+            Err(tally.missed(&wanted, Moment::now().since(votes.sent)))
+        }
+        .boxed()
+    }
+
+    fn release(&self, wanted: Arc<Wanted>) -> BoxFuture<'_, Result<usize, Error>> {
+        async move {
+            let votes = Votes::new(self, &wanted);
+            let end = |vote: Arc<Vote>, until| vote.end(until, Duration::ZERO);
+            Ok(votes.ask(wanted.options.ttl, None, |_| false, end).await.count(|reply| reply.granted))
+        }
+        .boxed()
     }
 }
 
@@ -264,7 +267,7 @@ struct Abandoned {
 impl Drop for Abandoned {
     fn drop(&mut self) {
         if let Some(votes) = &self.votes {
-            votes.leave(Duration::ZERO);
+            votes.votes.iter().for_each(|vote| vote.leave(Duration::ZERO));
         }
     }
 }
@@ -272,7 +275,7 @@ impl Drop for Abandoned {
 /// What the nodes gave one owner: the keeper of a hold.
 pub(crate) struct Votes {
     majority: Arc<Majority>,
-    pub(crate) wanted: Arc<Wanted>,
+    wanted: Arc<Wanted>,
     /// Before the first command was sent.
     sent: Moment,
     votes: Vec<Arc<Vote>>,
@@ -301,15 +304,10 @@ impl Votes {
         Arc::new(Self { majority: majority.clone(), wanted, sent: Moment::now(), votes })
     }
 
-    pub(crate) fn fences(&self) -> Vec<Option<i64>> {
-        let fence = |vote: &Arc<Vote>| Some(vote.fence.load(Ordering::Relaxed)).filter(|fence| *fence != 0);
-        self.votes.iter().map(fence).collect()
-    }
-
     fn node_timeout(&self, ttl: Duration) -> Duration {
         let default =
             (ttl / 20).max(Duration::from_millis(50)).min(self.majority.nodes[0].settings.retry_for);
-        self.majority.counting.node_timeout.unwrap_or(default).min(ttl.mul_f64(0.9))
+        self.majority.options.node_timeout.unwrap_or(default).min(ttl.mul_f64(0.9))
     }
 
     /// Asks all nodes at once. Gives the replies that came until they were enough, or until the time for nodes or the
@@ -338,7 +336,8 @@ impl Votes {
         drop(sender);
         let count = async {
             while let Some((at, reply)) = replies.recv().await {
-                let error = reply.as_ref().err().map(|error| explained(error, &self.wanted));
+                let error =
+                    reply.as_ref().err().map(|error| error.clone().explained(&self.wanted.owner.keys));
                 (tally.0[at].granted, tally.0[at].error) = (reply.unwrap_or(false), error);
                 if is_enough(&tally) {
                     break;
@@ -352,7 +351,7 @@ impl Votes {
     /// Asks all nodes once for the lock. Gives their replies, and whether a majority granted in time. Else it ends what they
     /// gave, which it waits for: the next attempt would find it.
     async fn attempt(&self, deadline: Option<Instant>) -> (Tally, bool) {
-        let (ttl, fail_fast) = (self.wanted.options.ttl, self.majority.counting.fail_fast);
+        let (ttl, fail_fast) = (self.wanted.options.ttl, self.majority.options.fail_fast);
         let command = Arc::new(self.wanted.owner.lock(self.wanted.mode, &self.wanted.options));
         let is_enough = |tally: &Tally| tally.is_granted() || fail_fast && tally.is_lost();
         let tally =
@@ -365,34 +364,59 @@ impl Votes {
         (tally, false)
     }
 
+    fn kept(self: Arc<Self>) -> Kept {
+        let (wanted, grant) = (self.wanted.clone(), Grant { fence: 0, from: self.sent });
+        (self, wanted, grant)
+    }
+}
+
+impl Keeper for Votes {
     /// Counts the nodes that still have the hold with the fencing token that they gave. All are sent the command that asks for
     /// the lock: for the same owner it extends the hold, and it brings a node back that has lost it.
-    pub(crate) async fn extend(&self, ttl: Duration) -> Result<Answer, Error> {
-        let options = Options { ttl, ..(*self.wanted.options).clone() };
-        let (command, sent) = (Arc::new(self.wanted.owner.lock(self.wanted.mode, &options)), Moment::now());
-        let tally =
-            self.ask(ttl, None, Tally::is_certain, |vote, until| vote.extend(until, command.clone())).await;
-        if tally.is_certain() {
-            return Ok(Answer { number: i64::from(tally.is_granted()), sent, is_alone: true });
+    fn extend<'a>(
+        &'a self,
+        _: Instant,
+        wanted: &'a Wanted,
+        by: Extension<'a>,
+    ) -> BoxFuture<'a, Result<Answer, Error>> {
+        async move {
+            let options = Options { ttl: by.ttl, ..by.options.clone() };
+            let (command, sent) = (Arc::new(wanted.owner.lock(wanted.mode, &options)), Moment::now());
+            let extend = |vote: Arc<Vote>, until| vote.extend(until, command.clone());
+            let tally = self.ask(by.ttl, None, Tally::is_certain, extend).await;
+            if tally.is_certain() {
+                return Ok(Answer { number: i64::from(tally.is_granted()), sent, is_alone: true });
+            }
+            Err(tally.missed(wanted, Moment::now().since(sent)))
         }
-        Err(tally.missed(&self.wanted, Moment::now().since(sent)))
+        .boxed()
     }
 
-    /// Releases on all nodes, or has the hold end after a time.
-    pub(crate) async fn end(&self, after: Duration) -> Result<bool, Error> {
-        let (ttl, sent) = (self.wanted.options.ttl, Moment::now());
-        let tally = self.ask(ttl, None, Tally::is_certain, |vote, until| vote.end(until, after)).await;
-        if tally.is_certain() {
-            return Ok(tally.is_granted());
+    fn end<'a>(
+        self: Arc<Self>,
+        wanted: &'a Wanted,
+        _: Option<i64>,
+        after: Duration,
+    ) -> BoxFuture<'a, Result<bool, Error>> {
+        async move {
+            let (ttl, sent) = (wanted.options.ttl, Moment::now());
+            let end = |vote: Arc<Vote>, until| vote.end(until, after);
+            let tally = self.ask(ttl, None, Tally::is_certain, end).await;
+            if tally.is_certain() {
+                return Ok(tally.is_granted());
+            }
+            Err(tally.missed(wanted, Moment::now().since(sent)))
         }
-        Err(tally.missed(&self.wanted, Moment::now().since(sent)))
+        .boxed()
     }
 
-    /// Releases on all nodes in the background.
-    pub(crate) fn leave(&self, after: Duration) {
-        for vote in &self.votes {
-            vote.leave(after);
-        }
+    fn leave(self: Arc<Self>, _: &Wanted, _: Option<i64>, after: Duration) {
+        self.votes.iter().for_each(|vote| vote.leave(after));
+    }
+
+    fn fences(&self) -> Option<Vec<Option<i64>>> {
+        let fence = |vote: &Arc<Vote>| Some(vote.fence.load(Ordering::Relaxed)).filter(|fence| *fence != 0);
+        Some(self.votes.iter().map(fence).collect())
     }
 }
 
@@ -407,7 +431,7 @@ impl Vote {
         if self.is_asked.swap(true, Ordering::Relaxed) {
             return Err(silent().into()); // the command before has no reply yet
         }
-        let call = Call { is_reserved, ..Call::new(self.wanted.owner.key(), &command, until) };
+        let call = Call { is_reserved, until, ..Call::new(self.wanted.owner.key(), &command) };
         let answer = self.node.number_until(call).await;
         self.is_asked.store(false, Ordering::Relaxed);
         match answer {
@@ -441,23 +465,15 @@ impl Vote {
     async fn end(self: Arc<Self>, until: Instant, after: Duration) -> Result<bool, Error> {
         let owner = &self.wanted.owner;
         let (command, limit) = ending(owner, self.named(), after);
-        let answer = self.node.number_until(Call::new(owner.key(), &command, until)).await;
+        let answer = self.node.number_until(Call { until, ..Call::new(owner.key(), &command) }).await;
         if answer.as_ref().is_err_and(passes) {
-            self.node.deliver(&self.wanted.runtime, owner.key(), command, limit);
+            self.node.deliver(&self.wanted, command, limit);
         }
         Ok(answer?.number > 0)
     }
 
     fn leave(&self, after: Duration) {
-        let owner = &self.wanted.owner;
-        let (command, limit) = ending(owner, self.named(), after);
-        self.node.deliver(&self.wanted.runtime, owner.key(), command, limit);
-    }
-}
-
-fn explained(error: &Error, wanted: &Wanted) -> Error {
-    match error {
-        Error::Redis(error) => explain(error.clone(), &wanted.owner.keys),
-        error => error.clone(),
+        let (command, limit) = ending(&self.wanted.owner, self.named(), after);
+        self.node.deliver(&self.wanted, command, limit);
     }
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use redis::ToRedisArgs;
 use tokio::runtime::Handle;
-use tracing::{Instrument, info_span};
+use tracing::{Instrument, Span, info_span};
 
 use crate::errors::Error;
-use crate::hold::{Hold, HoldView};
+use crate::hold::Hold;
 use crate::hooks::Waited;
-use crate::keeper::{Backend, Wanted};
+use crate::keeper::Wanted;
 use crate::locks::Shared;
 use crate::options::{LONGEST, Mode, Options, shared_options};
 use crate::protocol::Owner;
@@ -88,32 +88,31 @@ impl Request {
         self.check()?;
         // `close` waits until what was begun has ended.
         let _running = self.shared.tracker.token();
-        let (label, wanted) = (self.options.label(&self.keys), self.wanted());
-        let waited = Waited::begin(&self.shared.reporter, label);
-        let acquired = async {
-            let acquired = self.shared.backend.acquire(&wanted, is_try);
-            let acquired = self.shared.closing.run_until_cancelled(acquired).await;
-            acquired.unwrap_or(Err(Error::Closed))
-        };
-        let acquired = acquired.instrument(info_span!("slock.acquire", lock = label)).await;
+        let wanted = self.wanted();
+        let waited = Waited::begin(&self.shared.reporter, &wanted);
+        let acquired = self.shared.backend.acquire(wanted.clone(), is_try);
+        let acquired = self.shared.closing.run_until_cancelled(acquired);
+        let acquired = acquired.instrument(info_span!("slock.acquire", lock = wanted.label())).await;
+        let acquired = acquired.unwrap_or(Err(Error::Closed));
         waited.end(&acquired);
         Ok(acquired?.map(|kept| Hold::new(&self.shared, kept)))
     }
 
-    /// Runs the work under the lock: it waits as [`acquire`](Request::acquire), runs the work, and releases. The work gets a
-    /// view of the hold, for example for the fencing token. If the hold is lost, the work is dropped at its next `.await`.
+    /// Runs the work under the lock: it waits as [`acquire`](Request::acquire), runs the work, and releases. The work gets the
+    /// hold, for example for the fencing token. If the hold is lost, the work is dropped at its next `.await`.
     ///
     /// # Errors
     ///
     /// Those of [`acquire`](Request::acquire), and [`Error::Lost`] if the hold was lost, or gone at the end. A release
     /// without a reply is no error of finished work: it goes on in the background, and the lock ends by its ttl.
-    pub async fn run<T, F>(&self, work: impl FnOnce(HoldView) -> F) -> Result<T, Error>
+    pub async fn run<T, F>(&self, work: impl FnOnce(Arc<Hold>) -> F) -> Result<T, Error>
     where
         F: Future<Output = T>,
     {
-        let hold = self.acquire().await?;
-        let result = hold.run(work(hold.view())).await?;
-        match hold.release().await {
+        // It ends with this future, whoever else has the hold.
+        let block = Block(Arc::new(self.acquire().await?));
+        let result = block.0.run(work(block.0.clone())).await?;
+        match block.0.release().await {
             Err(loss @ Error::Lost { .. }) => Err(loss),
             _ => Ok(result),
         }
@@ -129,26 +128,33 @@ impl Request {
         if self.options.token.is_none() {
             return Err(Error::Invalid("adopt needs an owner token".into()));
         }
-        let kept = self.shared.backend.adopt(&self.wanted()).await?;
+        let kept = self.shared.backend.adopt(self.wanted()).await?;
         Ok(Hold::new(&self.shared, kept))
     }
 
     /// Releases what the owner token holds.
     pub(crate) async fn release(&self) -> Result<usize, Error> {
         self.check()?;
-        self.shared.backend.release(&self.wanted()).await
+        self.shared.backend.release(self.wanted()).await
     }
 
     fn wanted(&self) -> Arc<Wanted> {
         let owner = Owner::new(&self.keys, &self.shared.settings.prefix, self.options.token.as_deref());
-        Arc::new(Wanted { owner, mode: self.mode, options: self.options.clone(), runtime: Handle::current() })
+        let (options, runtime, span) = (self.options.clone(), Handle::current(), Span::current());
+        Arc::new(Wanted { owner, mode: self.mode, options, runtime, span })
     }
 
     fn check(&self) -> Result<(), Error> {
         self.options.check(&self.keys, self.mode)?;
-        if let Backend::Quorum(quorum) = &self.shared.backend {
-            quorum.check(self.options.ttl)?;
-        }
+        self.shared.backend.check(self.options.ttl)?;
         self.shared.unless_closed()
+    }
+}
+
+struct Block(Arc<Hold>);
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.0.inner.leave();
     }
 }

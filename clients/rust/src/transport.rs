@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use redis::{Cmd, RedisError, Value};
 
+use crate::link::SILENCE;
 use crate::quorum::Quorum;
 
 /// Where the locks are: what the program has of the redis crate. See [`Locks`](crate::Locks::new).
@@ -86,8 +87,8 @@ pub(crate) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new(key: &'a str, command: &'a Cmd, until: Instant) -> Self {
-        Self { key: Some(key), command, then: None, is_reserved: false, until }
+    pub(crate) fn new(key: &'a str, command: &'a Cmd) -> Self {
+        Self { key: Some(key), command, then: None, is_reserved: false, until: Instant::now() + SILENCE }
     }
 }
 

@@ -30,33 +30,33 @@ pub async fn run(state: &State, operation: &Value) -> Result<Value, Failed> {
             json!({})
         }
         "detach" => {
-            state.take(&hold)?.detach()?;
+            state.hold(&hold)?.detach()?;
             json!({})
         }
         "release" => {
-            state.take(&hold)?.release().await?;
+            state.hold(&hold)?.release().await?;
             json!({})
         }
         "extend" => {
-            let view = state.view(&hold)?;
+            let view = state.hold(&hold)?;
             view.extend(operation.duration("ttl_ms").unwrap_or(Duration::from_secs(10))).await?;
             granted(&view)
         }
         "upgrade" => {
-            let view = state.view(&hold)?;
+            let view = state.hold(&hold)?;
             let fence = view.upgrade(operation.duration("wait_ms")).await?;
             json!({ "fence": fence, "mode": view.mode().to_string() })
         }
         "downgrade" => {
-            let view = state.view(&hold)?;
+            let view = state.hold(&hold)?;
             json!({ "fence": view.downgrade().await?, "mode": view.mode().to_string() })
         }
         "check" => {
-            state.view(&hold)?.check()?;
+            state.hold(&hold)?.check()?;
             json!({})
         }
         "state" => {
-            let view = state.view(&hold)?;
+            let view = state.hold(&hold)?;
             let mut known = granted(&view);
             known["mode"] = json!(view.mode().to_string());
             known["keys"] = json!(view.keys());
@@ -65,7 +65,7 @@ pub async fn run(state: &State, operation: &Value) -> Result<Value, Failed> {
             known["reason"] = view.check().err().map_or(Value::Null, |error| reason(&error));
             known
         }
-        "await_lost" => json!({ "reason": reason(&state.view(&hold)?.lost().await) }),
+        "await_lost" => json!({ "reason": reason(&state.hold(&hold)?.lost().await) }),
         "info" => info(&opened()?.locks, &operation.text("key").unwrap_or_default()).await?,
         "queues" => {
             let queues = opened()?.locks.queues().await?;

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use slock_client::testing::MemoryServer;
-use slock_client::{Error, Hold, HoldView, Hooks, Locks, Outcome, Reason};
+use slock_client::{Error, Hold, Hooks, Locks, Reason};
 
 use crate::place::Place;
 
 #[derive(Default)]
 pub struct State {
     opened: Mutex<HashMap<String, Opened>>,
-    held: Mutex<HashMap<String, Held>>,
+    held: Mutex<HashMap<String, Arc<Hold>>>,
     memory: Mutex<HashMap<String, MemoryServer>>,
 }
 
@@ -24,12 +24,6 @@ pub struct Opened {
     pub locks: Locks,
     pub events: Events,
     pub place: Place,
-}
-
-/// What is left of a hold that was released is its view.
-struct Held {
-    view: HoldView,
-    hold: Option<Hold>,
 }
 
 impl State {
@@ -47,29 +41,18 @@ impl State {
     }
 
     pub fn keep(&self, name: String, hold: Hold) -> Value {
-        let (view, granted) = (hold.view(), granted(&hold));
-        self.held.lock().unwrap().insert(name, Held { view, hold: Some(hold) });
+        let granted = granted(&hold);
+        self.held.lock().unwrap().insert(name, Arc::new(hold));
         granted
     }
 
-    pub fn view(&self, name: &str) -> Result<HoldView, Failed> {
-        let view = self.held.lock().unwrap().get(name).map(|held| held.view.clone());
-        view.ok_or_else(|| Failed::other(format!("no hold is called {name}")))
-    }
-
-    /// The hold, to be released; the error of its view if it was taken before.
-    pub fn take(&self, name: &str) -> Result<Hold, Failed> {
-        let hold = self.held.lock().unwrap().get_mut(name).and_then(|held| held.hold.take());
-        match hold {
-            Some(hold) => Ok(hold),
-            None => {
-                Err(self.view(name)?.check().err().map_or_else(|| Failed::other("it is held"), Failed::from))
-            }
-        }
+    pub fn hold(&self, name: &str) -> Result<Arc<Hold>, Failed> {
+        let hold = self.held.lock().unwrap().get(name).cloned();
+        hold.ok_or_else(|| Failed::other(format!("no hold is called {name}")))
     }
 }
 
-pub fn granted(hold: &HoldView) -> Value {
+pub fn granted(hold: &Hold) -> Value {
     let remaining = u64::try_from(hold.remaining().as_millis()).unwrap_or(u64::MAX);
     let mut granted = json!({ "token": hold.token(), "remaining_ms": remaining, "fence": hold.fence() });
     if hold.fence() == 0 {
@@ -97,8 +80,8 @@ fn milliseconds(duration: Duration) -> f64 {
 }
 
 impl Hooks for Events {
-    fn waited(&self, label: &str, duration: Duration, outcome: Outcome<'_>) {
-        let (outcome, duration) = (outcome.to_string(), milliseconds(duration));
+    fn waited(&self, label: &str, duration: Duration, outcome: &str) {
+        let duration = milliseconds(duration);
         self.note(json!({ "event": "waited", "label": label, "duration_ms": duration, "outcome": outcome }));
     }
 
