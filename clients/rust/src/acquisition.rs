@@ -1,5 +1,5 @@
-//! The life of an acquisition, from its first command to a grant or an error. All its commands have one owner token, so
-//! each may be sent again: it is the same hold, or the same request in its place in the queue.
+//! The life of an acquisition at a server, from its first command to a grant or an error. All its commands have one owner token,
+//! so each may be sent again: it is the same hold, or the same request in its place in the queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +12,8 @@ use crate::clock::Moment;
 use crate::errors::Error;
 use crate::keeper::{Extension, counted};
 use crate::listener::{Message, Ticket};
-use crate::locks::Settings;
 use crate::node::{Node, more_telling};
-use crate::options::{AFTER_ERRORS, Options, Poll, shortened};
+use crate::options::{AFTER_ERRORS, Options, POLLING, shortened};
 use crate::protocol::{self, Owner, SERVER_WAIT, is_reply, passes};
 use crate::transport::Call;
 
@@ -38,8 +37,8 @@ pub(crate) struct Grant {
     pub(crate) from: Moment,
 }
 
-/// What an attempt gives if it is no grant.
-pub(crate) enum Stop {
+/// What a command of an acquisition gives if it is no grant.
+enum Stop {
     /// The request has to be sent again at once.
     Again,
     /// The lock was refused, and the request cannot wait by a message.
@@ -51,104 +50,26 @@ pub(crate) enum Stop {
     Final(Error),
 }
 
-/// Sends a request once, and waits for what comes of it: to a server, or to the nodes of a quorum.
-pub(crate) trait Attempt {
-    fn attempt(&mut self, of: &mut Acquisition) -> impl Future<Output = Result<Grant, Stop>> + Send;
-
-    /// The error of a call that is over: because others have the lock, or without a reply.
-    fn failed(&mut self, of: &Acquisition, is_timed_out: bool) -> impl Future<Output = Error> + Send;
-}
-
-/// One use of a request, or a change of mode that may have to wait.
-pub(crate) struct Acquisition {
-    settings: Arc<Settings>,
-    /// A refusal gives nothing, and is no error.
-    pub(crate) is_try: bool,
-    /// A refusal ends it.
-    pub(crate) is_once: bool,
-    polling: Poll,
-    pub(crate) began: Instant,
-    pub(crate) deadline: Option<Instant>,
-    /// When the server last replied.
-    pub(crate) contact: Option<Instant>,
-    /// The last error that passes; nothing after a reply without one.
-    pub(crate) last: Option<RedisError>,
-    /// Such errors, one after the other.
-    failures: u32,
-    polls: u32,
-}
-
-impl Acquisition {
-    pub(crate) fn new(settings: &Arc<Settings>, wait: Option<Duration>, is_try: bool, polling: Poll) -> Self {
-        let (began, is_once) = (Instant::now(), is_try || wait.is_some_and(|wait| wait.is_zero()));
-        Self {
-            settings: settings.clone(),
-            is_try,
-            is_once,
-            polling,
-            began,
-            deadline: wait.filter(|_| !is_once).map(|wait| began + wait),
-            contact: None,
-            last: None,
-            failures: 0,
-            polls: 0,
-        }
-    }
-
-    /// Sends the request until it is granted or over. A refusal gives nothing if the caller wanted to know just that.
-    pub(crate) async fn run(mut self, by: &mut impl Attempt) -> Result<Option<Grant>, Error> {
-        loop {
-            let now = Instant::now();
-            let is_over = self.deadline.is_some_and(|deadline| now >= deadline);
-            if is_over || self.last.is_some() && now >= self.limit() {
-                let is_timed_out = is_over && self.last.is_none() && self.contact.is_some();
-                return Err(by.failed(&self, is_timed_out).await);
-            }
-            let pause = match by.attempt(&mut self).await {
-                Ok(grant) => return Ok(Some(grant)),
-                Err(Stop::Refused) => return Ok(None),
-                Err(Stop::Final(error)) => return Err(error),
-                Err(Stop::Again) => continue,
-                Err(Stop::Poll) => {
-                    self.polls += 1;
-                    self.polling.pause(self.polls - 1)
-                }
-                Err(Stop::Passing(error)) => {
-                    self.last = Some(more_telling(self.last.take(), error));
-                    self.failures += 1;
-                    AFTER_ERRORS.pause(self.failures - 1)
-                }
-            };
-            let Some(pause) = pause else {
-                return Err(by.failed(&self, self.last.is_none()).await);
-            };
-            let next = (Instant::now() + pause).min(self.limit());
-            sleep_until(self.deadline.map_or(next, |deadline| next.min(deadline)).into()).await;
-        }
-    }
-
-    /// Until when the server has to reply.
-    fn limit(&self) -> Instant {
-        match self.contact {
-            Some(contact) if !self.is_once => contact + self.settings.retry_wait_for,
-            _ => self.began + self.settings.retry_for,
-        }
-    }
-
-    fn replied(&mut self) {
-        (self.contact, self.last, self.failures) = (Some(Instant::now()), None, 0);
-    }
-}
-
-/// An acquisition at a server.
-pub(crate) struct Request<'a> {
+/// One use of a request at a server, or a change of mode that may have to wait.
+pub(crate) struct Acquisition<'a> {
     node: &'a Node,
     owner: &'a Owner,
     options: &'a Options,
     /// The command without a wait.
     command: Cmd,
+    /// A refusal gives nothing, and is no error.
+    is_try: bool,
     /// Something of the request may be left on the server, or may be on its way there.
     is_open: &'a AtomicBool,
+    began: Instant,
+    deadline: Option<Instant>,
+    /// When the server last replied.
+    contact: Option<Instant>,
+    /// The last error that passes; nothing after a reply without one.
+    last: Option<RedisError>,
+    /// Such errors, one after the other.
+    failures: u32,
+    polls: u32,
     /// Others had the lock, so the request waits by a message from now on.
     waits: bool,
     /// By which it waits; nothing if it has not waited.
@@ -163,43 +84,107 @@ pub(crate) struct Request<'a> {
     is_queued: bool,
 }
 
-impl<'a> Request<'a> {
+impl<'a> Acquisition<'a> {
     pub(crate) fn new(
         node: &'a Node,
         owner: &'a Owner,
         options: &'a Options,
         command: Cmd,
+        is_try: bool,
         is_open: &'a AtomicBool,
     ) -> Self {
-        let (waits, ticket, sent, queued_for, is_loose, is_queued) = Default::default();
-        Self { node, owner, options, command, is_open, waits, ticket, sent, queued_for, is_loose, is_queued }
+        let began = Instant::now();
+        let deadline = options.wait.filter(|wait| !is_try && !wait.is_zero()).map(|wait| began + wait);
+        let (contact, last, failures, polls, waits, ticket, sent, queued_for, is_loose) = Default::default();
+        Self {
+            node,
+            owner,
+            options,
+            command,
+            is_try,
+            is_open,
+            began,
+            deadline,
+            contact,
+            last,
+            failures,
+            polls,
+            waits,
+            ticket,
+            sent,
+            queued_for,
+            is_loose,
+            is_queued: false,
+        }
     }
-}
 
-impl Attempt for Request<'_> {
-    async fn attempt(&mut self, of: &mut Acquisition) -> Result<Grant, Stop> {
-        self.is_open.store(true, Ordering::Relaxed);
-        let result = self.send(of).await;
-        self.is_open.store(self.is_loose || self.is_queued, Ordering::Relaxed);
-        result
+    /// A refusal ends it.
+    fn is_once(&self) -> bool {
+        self.is_try || self.options.wait.is_some_and(|wait| wait.is_zero())
     }
 
-    async fn failed(&mut self, of: &Acquisition, is_timed_out: bool) -> Error {
-        let (keys, waited) = (self.owner.keys.clone(), of.began.elapsed());
+    /// Sends the request until it is granted or over. A refusal gives nothing if the caller wanted to know just that.
+    pub(crate) async fn run(mut self) -> Result<Option<Grant>, Error> {
+        loop {
+            let now = Instant::now();
+            let is_over = self.deadline.is_some_and(|deadline| now >= deadline);
+            if is_over || self.last.is_some() && now >= self.limit() {
+                return Err(self.failed(is_over && self.last.is_none() && self.contact.is_some()).await);
+            }
+            self.is_open.store(true, Ordering::Relaxed);
+            let sent = self.send().await;
+            self.is_open.store(self.is_loose || self.is_queued, Ordering::Relaxed);
+            let pause = match sent {
+                Ok(grant) => return Ok(Some(grant)),
+                Err(Stop::Refused) => return Ok(None),
+                Err(Stop::Final(error)) => return Err(error),
+                Err(Stop::Again) => continue,
+                Err(Stop::Poll) => {
+                    self.polls += 1;
+                    POLLING.pause(self.polls - 1)
+                }
+                Err(Stop::Passing(error)) => {
+                    self.last = Some(more_telling(self.last.take(), error));
+                    self.failures += 1;
+                    AFTER_ERRORS.pause(self.failures - 1)
+                }
+            };
+            let next = (Instant::now() + pause.unwrap_or_default()).min(self.limit());
+            sleep_until(self.deadline.map_or(next, |deadline| next.min(deadline)).into()).await;
+        }
+    }
+
+    /// Until when the server has to reply.
+    fn limit(&self) -> Instant {
+        match self.contact {
+            Some(contact) if !self.is_once() => contact + self.node.settings.retry_wait_for,
+            _ => self.began + self.node.settings.retry_for,
+        }
+    }
+
+    /// The error of a call that is over: because others have the lock, or without a reply.
+    async fn failed(&self, is_timed_out: bool) -> Error {
+        let (keys, waited) = (self.owner.keys.clone(), self.began.elapsed());
         if !is_timed_out {
-            return Error::NoAnswer { keys, within: waited, last: of.last.clone() };
+            return Error::NoAnswer { keys, within: waited, last: self.last.clone() };
         }
         let holders = self.node.holders(&self.owner.full, HOLDERS_REPLY).await;
         Error::TimedOut { keys, waited, holders, nodes: Vec::new() }
     }
-}
 
-impl Request<'_> {
-    async fn send(&mut self, of: &mut Acquisition) -> Result<Grant, Stop> {
-        let channel = if of.is_once { None } else { self.channel().await };
+    fn stop(&self, error: Error) -> Stop {
+        match error {
+            Error::Redis(error) if passes(&error) => Stop::Passing(error),
+            error => Stop::Final(error.explained(&self.owner.keys)),
+        }
+    }
+
+    /// Sends the request once, and waits for what comes of it.
+    async fn send(&mut self) -> Result<Grant, Stop> {
+        let channel = if self.is_once() { None } else { self.channel().await };
         let mut wait = SERVER_WAIT;
-        let mut until = of.limit().min(Instant::now() + of.settings.retry_for);
-        if let Some(deadline) = of.deadline {
+        let mut until = self.limit().min(Instant::now() + self.node.settings.retry_for);
+        if let Some(deadline) = self.deadline {
             let left = deadline.saturating_duration_since(Instant::now());
             (wait, until) = (wait.min(left.max(Duration::from_millis(1))), until.min(deadline + LATE_REPLY));
         }
@@ -212,7 +197,7 @@ impl Request<'_> {
         let is_alone = self.owner.is_given || answer.as_ref().is_ok_and(|answer| answer.is_alone);
         self.is_loose |= !is_answered || !is_alone;
         if is_answered {
-            of.contact = Some(Instant::now());
+            self.contact = Some(Instant::now());
         }
         let answer = match answer {
             Ok(answer) => answer,
@@ -224,16 +209,16 @@ impl Request<'_> {
         if answer.number > 0 {
             return self.confirm(answer.number, answer.sent, false).await;
         }
-        of.replied();
+        (self.last, self.failures) = (None, 0);
         if waiting.is_some() {
             (self.is_queued, self.waits, self.sent, self.queued_for) = (true, true, answer.sent, wait);
-            return self.wait(of).await;
+            return self.wait().await;
         }
-        if of.is_try {
+        if self.is_try {
             return Err(Stop::Refused);
         }
-        if of.is_once {
-            return Err(Stop::Final(self.failed(of, true).await));
+        if self.is_once() {
+            return Err(Stop::Final(self.failed(true).await));
         }
         // If it has waited already, it wants a channel and may not have one.
         Err(if std::mem::replace(&mut self.waits, true) { Stop::Poll } else { Stop::Again })
@@ -252,17 +237,17 @@ impl Request<'_> {
     }
 
     /// Waits for the message of a request that is in the queue.
-    async fn wait(&mut self, of: &mut Acquisition) -> Result<Grant, Stop> {
-        let again = Instant::now() + shortened(SEND_AGAIN).min(of.settings.retry_wait_for / 4);
-        let until = of.deadline.map_or(again, |deadline| again.min(deadline + LATE_MESSAGE));
+    async fn wait(&mut self) -> Result<Grant, Stop> {
+        let again = Instant::now() + shortened(SEND_AGAIN).min(self.node.settings.retry_wait_for / 4);
+        let until = self.deadline.map_or(again, |deadline| again.min(deadline + LATE_MESSAGE));
         let Some(ticket) = &mut self.ticket else { return Err(Stop::Again) };
         match timeout_at(until.into(), ticket.messages.recv()).await {
             Ok(Some(Message::Number(0))) => {
-                // The wait has run out on the server, which may be because no copy arrived in time. Before that, an
-                // operator has withdrawn the request.
+                // The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator
+                // has withdrawn the request.
                 self.is_queued = false;
                 if Moment::now().since(self.sent) < self.queued_for {
-                    return Err(Stop::Final(self.failed(of, true).await));
+                    return Err(Stop::Final(self.failed(true).await));
                 }
                 Err(Stop::Again)
             }
@@ -272,8 +257,8 @@ impl Request<'_> {
         }
     }
 
-    /// Makes sure of how long the hold is valid, and that enough replicas have it. The ttl began at a grant that may be
-    /// long ago, if a message told of it, and at a server that may not be the primary any more.
+    /// Makes sure of how long the hold is valid, and that enough replicas have it. The ttl began at a grant that may be long
+    /// ago, if a message told of it, and at a server that may not be the primary any more.
     async fn confirm(&mut self, fence: i64, from: Moment, is_message: bool) -> Result<Grant, Stop> {
         self.is_queued = true;
         let (ttl, since) = (self.options.ttl, Moment::now().since(from));
@@ -287,13 +272,6 @@ impl Request<'_> {
             Ok(answer) if answer.number > 0 => Ok(Grant { fence, from: answer.sent }),
             Ok(_) => Err(Stop::Again), // it is over by now
             Err(error) => Err(self.stop(error)),
-        }
-    }
-
-    fn stop(&self, error: Error) -> Stop {
-        match error {
-            Error::Redis(error) if passes(&error) => Stop::Passing(error),
-            error => Stop::Final(error.explained(&self.owner.keys)),
         }
     }
 }

@@ -1,9 +1,7 @@
-//! Meets `redis::Client`. Commands and messages share one connection, which is made of the client. Commands of calls can
-//! go over a connection of the program's.
+//! Meets `redis::Client`. Commands and messages share one connection, which is made of the client. Commands of calls can go over
+//! a connection of the program's.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Weak};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -11,14 +9,11 @@ use redis::aio::{MultiplexedConnection, SendError};
 use redis::{
     AsyncConnectionConfig, Client, ErrorKind, ProtocolVersion, PushInfo, RedisError, RedisResult, Value, cmd,
 };
-use tokio::time::timeout;
 
 use crate::link::{Health, Link, Pushes, SILENCE};
 use crate::program::Program;
 use crate::transport::{Audience, Call, Events, Reply, Server, Topology, Transport};
 
-/// How long the confirmation of channels is waited for, before commands go over a new connection.
-const SUBSCRIBING: Duration = Duration::from_millis(100);
 /// How many commands may wait to be written.
 const MOST_UNSENT: usize = 4096;
 
@@ -29,12 +24,9 @@ type Connect = Box<
 pub(crate) struct Direct {
     pub(crate) link: Link<MultiplexedConnection>,
     audience: Audience,
-    channels: Channels,
     program: Option<Program>,
     topology: Topology,
 }
-
-type Channels = Arc<Mutex<BTreeSet<String>>>;
 
 impl From<Client> for Server {
     fn from(client: Client) -> Self {
@@ -59,15 +51,12 @@ impl Server {
         F: Fn(AsyncConnectionConfig) -> R + Send + Sync + 'static,
         R: Future<Output = RedisResult<MultiplexedConnection>> + Send + 'static,
     {
-        let connect = move |config| {
-            let connection = connect(config);
-            // A login that is refused may succeed later.
-            async { connection.await.map_err(may_pass) }.boxed()
-        };
+        let connect = move |config| connect(config).map(|connection| connection.map_err(may_pass)).boxed();
         Self::over(Direct::new(name.into(), false, Box::new(connect)))
     }
 }
 
+/// A login that is refused may succeed later, with other credentials.
 fn may_pass(error: RedisError) -> RedisError {
     match (error.kind(), error.code()) {
         (ErrorKind::AuthenticationFailed, _) | (_, Some("WRONGPASS" | "NOAUTH")) => {
@@ -95,37 +84,22 @@ impl Direct {
     }
 
     pub(crate) fn new(name: String, is_failover: bool, connect: Connect) -> Self {
-        let (audience, channels) = (Audience::default(), Channels::default());
-        let (connect, listening, heard) = (Arc::new(connect), channels.clone(), audience.clone());
+        let audience = Audience::default();
+        let heard = audience.clone();
         let open = move |health: Option<Arc<Health>>| {
-            let (connect, channels, audience) = (connect.clone(), listening.clone(), heard.clone());
-            async move {
-                let config = AsyncConnectionConfig::new()
-                    .set_connection_timeout(Some(SILENCE))
-                    .set_response_timeout(None)
-                    .set_pipeline_buffer_size(MOST_UNSENT);
-                let Some(health) = health else { return connect(config).await };
-                let pushes = Pushes { audience: audience.clone(), health, is_kept: false };
-                let connection = connect(config.set_push_sender(move |push: PushInfo| {
-                    pushes.take(&push);
-                    Ok::<_, SendError>(())
-                }))
-                .await?;
-                let channels = channels.lock().expect("nothing panics here").clone();
-                let subscribed = async {
-                    for channel in channels {
-                        subscribe(connection.clone(), channel, audience.clone()).await?;
-                    }
-                    RedisResult::Ok(())
-                };
-                let _ = timeout(SUBSCRIBING, subscribed).await;
-                Ok(connection)
-            }
-            .boxed()
+            let config = AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(SILENCE))
+                .set_response_timeout(None)
+                .set_pipeline_buffer_size(MOST_UNSENT);
+            let Some(health) = health else { return connect(config) };
+            let pushes = Pushes { audience: heard.clone(), health, is_kept: false };
+            connect(config.set_push_sender(move |push: PushInfo| {
+                pushes.take(&push);
+                Ok::<_, SendError>(())
+            }))
         };
         let topology = Topology { name, is_cluster: false, is_failover };
-        let link = Link::new(&audience, Box::new(open));
-        Self { link, audience, channels, program: None, topology }
+        Self { link: Link::new(&audience, Box::new(open)), audience, program: None, topology }
     }
 }
 
@@ -139,19 +113,6 @@ async fn exchange(mut connection: MultiplexedConnection, call: Call<'_>) -> Redi
     Ok(<[Value; 2]>::try_from(replies).map_or((Value::Nil, Value::Nil), |[reply, then]| (reply, then)))
 }
 
-async fn subscribe(
-    mut connection: MultiplexedConnection,
-    channel: String,
-    audience: Audience,
-) -> RedisResult<()> {
-    let reply = connection.send_packed_command(cmd("SSUBSCRIBE").arg(&channel)).await;
-    if let Err(error) = reply.and_then(Value::extract_error) {
-        audience.tell(|events| events.refused(&channel, &error));
-        return Err(error);
-    }
-    Ok(())
-}
-
 impl Transport for Direct {
     fn start(&self, events: Weak<dyn Events>) {
         self.audience.set(events);
@@ -159,32 +120,25 @@ impl Transport for Direct {
 
     fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>> {
         async move {
-            let Some(program) = self.program.as_ref().filter(|_| !call.is_reserved && call.then.is_none())
-            else {
-                return self.link.call(call, |connection| exchange(connection, call)).await;
-            };
-            if !self.channels.lock().expect("nothing panics here").is_empty() {
-                self.link.open();
-            }
-            if let Some(reply) = program.call(call).await {
+            let program = self.program.as_ref().filter(|_| !call.is_reserved && call.then.is_none());
+            if let Some(program) = program
+                && let Some(reply) = program.call(call).await
+            {
                 return reply;
             }
             let reply = self.link.call(call, |connection| exchange(connection, call)).await?;
-            Ok(Reply { is_alone: false, ..reply })
+            Ok(Reply { is_alone: program.is_none(), ..reply })
         }
         .boxed()
     }
 
-    fn listen(&self, channel: &str) {
-        let channel = channel.to_owned();
-        self.channels.lock().expect("nothing panics here").insert(channel.clone());
-        let audience = self.audience.clone();
-        self.link.when_open(|connection| subscribe(connection, channel, audience));
-    }
-
-    /// The subscription ends with the connection.
-    fn forget(&self, channel: &str) {
-        self.channels.lock().expect("nothing panics here").remove(channel);
+    fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, RedisResult<()>> {
+        async move {
+            let subscribe = cmd("SSUBSCRIBE").arg(channel).take();
+            let call = Call { is_reserved: true, ..Call::new(channel, &subscribe) };
+            self.call(call).await.map(drop)
+        }
+        .boxed()
     }
 
     fn topology(&self) -> Topology {
@@ -192,7 +146,6 @@ impl Transport for Direct {
     }
 
     fn close(&self) {
-        self.channels.lock().expect("nothing panics here").clear();
         self.link.close();
     }
 }

@@ -10,11 +10,11 @@ use redis::Cmd;
 use tokio::runtime::Handle;
 use tracing::Span;
 
-use crate::acquisition::{Acquisition, Grant, Request};
+use crate::acquisition::{Acquisition, Grant};
 use crate::clock::Moment;
 use crate::errors::Error;
 use crate::node::{Answer, Node};
-use crate::options::{Mode, Options, POLLING};
+use crate::options::{Mode, Options};
 use crate::protocol::{self, Owner, REFUSED_FOR};
 use crate::transport::Call;
 
@@ -141,9 +141,8 @@ impl Backend for Single {
             let ending = ending(owner, None, Duration::ZERO);
             let end = Unanswered { node, wanted: &wanted, ending, is_open: AtomicBool::new(false) };
             let command = owner.lock(wanted.mode, options);
-            let mut request = Request::new(node, owner, options, command, &end.is_open);
-            let acquisition = Acquisition::new(&node.settings, options.wait, is_try, POLLING);
-            let Some(grant) = acquisition.run(&mut request).await? else { return Ok(None) };
+            let acquisition = Acquisition::new(node, owner, options, command, is_try, &end.is_open);
+            let Some(grant) = acquisition.run().await? else { return Ok(None) };
             end.is_open.store(false, Ordering::Relaxed);
             drop(end);
             let keeper: Arc<dyn Keeper> = node.clone();

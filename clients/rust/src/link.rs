@@ -19,7 +19,7 @@ const OPENING: Duration = Duration::from_secs(5);
 /// A connection that fails at once is not replaced more often.
 const BETWEEN_OPENINGS: Duration = Duration::from_millis(10);
 
-/// Opens a connection: the shared one, which listens and has this health, or one for a single use.
+/// Opens a connection, which has this health: one that is shared, or one for a single use.
 pub(crate) type Open<C> =
     Box<dyn Fn(Option<Arc<Health>>) -> BoxFuture<'static, RedisResult<C>> + Send + Sync>;
 
@@ -37,16 +37,6 @@ struct Live<C> {
     health: Arc<Health>,
 }
 
-impl<C: Clone> Live<C> {
-    async fn connection(&self) -> RedisResult<C> {
-        self.connection.clone().await.inspect_err(|_| self.health.lose())
-    }
-
-    fn is_open(&self) -> bool {
-        self.connection.peek().is_some()
-    }
-}
-
 /// Whether a connection is used no more. What arrives over it after that does not count.
 #[derive(Default)]
 pub(crate) struct Health {
@@ -55,11 +45,11 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    pub(crate) fn is_lost(&self) -> bool {
+    fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Acquire)
     }
 
-    pub(crate) fn lose(&self) {
+    fn lose(&self) {
         if !self.is_lost.swap(true, Ordering::AcqRel) {
             self.audience.tell(|events| events.missed());
         }
@@ -82,67 +72,50 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
         shared.insert(Live { connection, opened: Instant::now(), health }).clone()
     }
 
-    /// Opens the shared connection, unless it is there.
-    pub(crate) fn open(&self) {
-        if !self.live().is_open() {
-            self.when_open(|_| async { Ok(()) });
-        }
-    }
-
-    /// Does something over the shared connection when that is there, in the background.
-    pub(crate) fn when_open<F>(&self, then: impl FnOnce(C) -> F + Send + 'static)
+    /// Sends over the shared connection.
+    pub(crate) async fn send<T, F>(&self, until: Instant, send: impl FnOnce(C) -> F) -> RedisResult<T>
     where
-        F: Future<Output = RedisResult<()>> + Send,
+        F: Future<Output = RedisResult<T>>,
     {
         let live = self.live();
-        tokio::spawn(async move {
-            let Ok(connection) = live.connection().await else { return };
-            if then(connection).await.is_err_and(|error| !is_reply(&error)) {
-                live.health.lose();
+        let sent = async {
+            let connection = live.connection.clone().await.inspect_err(|_| live.health.lose())?;
+            send(connection).await
+        };
+        let until = until.min(Instant::now() + SILENCE);
+        let reply = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
+        let is_open = live.connection.peek().is_some();
+        match reply {
+            // One that is still being opened is waited for by the next command.
+            Err(ref error) if !is_reply(error) && (is_open || live.opened.elapsed() > OPENING) => {
+                live.health.lose()
             }
-        });
+            Ok(_) if live.health.is_lost() => return Err(broken()),
+            _ => {}
+        }
+        reply
     }
 
-    /// Sends a command over the shared connection; one that another one follows, over one of its own.
+    /// Sends a command over the shared connection. If a second one follows, which blocks, they have a connection of their own.
     pub(crate) async fn call<F>(&self, call: Call<'_>, send: impl FnOnce(C) -> F) -> RedisResult<Reply>
     where
         F: Future<Output = RedisResult<(Value, Value)>>,
     {
-        let until = call.until.min(Instant::now() + SILENCE);
-        let replies = match call.then {
-            None => {
-                let live = self.live();
-                let sent = async {
-                    let connection = live.connection().await?;
-                    send(connection).await
-                };
-                let replies = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
-                match replies {
-                    // One that is still being opened is waited for by the next command.
-                    Err(ref error)
-                        if !is_reply(error) && (live.is_open() || live.opened.elapsed() > OPENING) =>
-                    {
-                        live.health.lose();
-                    }
-                    Ok(_) if live.health.is_lost() => return Err(broken()),
-                    _ => {}
-                }
-                replies?
-            }
-            // The second command blocks its connection, so that is not shared.
+        let (value, then) = match call.then {
+            None => self.send(call.until, send).await?,
             Some((_, block)) => {
+                let until = call.until.min(Instant::now() + SILENCE) + block;
                 let sent = async { send((self.open)(None).await?).await };
-                timeout_at((until + block).into(), sent).await.unwrap_or_else(|_| Err(silent()))?
+                timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()))?
             }
         };
-        let (value, then) = (replies.0.extract_error()?, replies.1.extract_error()?);
-        Ok(Reply { value, then, is_alone: true })
+        Ok(Reply { value: value.extract_error()?, then: then.extract_error()?, is_alone: true })
     }
 
-    /// Gives up the connections to a server that is not the right one any more.
+    /// Gives up a connection to a server that is not the right one any more.
     pub(crate) fn lose(&self) {
         let live = self.shared.lock().expect("nothing panics here").clone();
-        live.filter(Live::is_open).inspect(|live| live.health.lose());
+        live.filter(|live| live.connection.peek().is_some()).inspect(|live| live.health.lose());
     }
 
     pub(crate) fn close(&self) {
@@ -150,12 +123,12 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
     }
 }
 
-/// What the redis crate calls with each push of a connection. It is dropped with the connection, also by a runtime that
-/// shuts down.
+/// What the redis crate calls with each push of a connection. It is dropped with the connection, also by a runtime that shuts
+/// down.
 pub(crate) struct Pushes {
     pub(crate) audience: Audience,
     pub(crate) health: Arc<Health>,
-    /// The redis crate opens the connection again, and subscribes.
+    /// The redis crate opens the connection again.
     pub(crate) is_kept: bool,
 }
 
@@ -163,10 +136,7 @@ impl Pushes {
     pub(crate) fn take(&self, push: &PushInfo) {
         match (&push.kind, push.data.as_slice()) {
             (PushKind::SMessage, [_, Value::BulkString(payload)]) => {
-                self.audience.tell(|events| events.heard(payload));
-            }
-            (PushKind::SSubscribe, [Value::BulkString(channel), ..]) => {
-                self.audience.tell(|events| events.subscribed(&String::from_utf8_lossy(channel)));
+                self.audience.tell(|events| events.heard(payload))
             }
             (PushKind::SUnsubscribe | PushKind::Disconnection, _) if self.is_kept => {
                 self.audience.tell(|events| events.missed());

@@ -2,14 +2,15 @@
 //! with a secret tag, so that its messages reach it, and nobody else can send one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use redis::RedisError;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::hooks::Reporter;
-use crate::protocol::{self, draw};
+use crate::protocol::{self, draw, passes};
 use crate::slot::{slot, tag_for};
 use crate::transport::{Events, Transport};
 use crate::watchdog::Holds;
@@ -22,6 +23,7 @@ const MESSAGES: usize = 4;
 
 /// What the waits of one `Locks` share.
 pub(crate) struct Listener {
+    own: Weak<Self>,
     transport: Arc<dyn Transport>,
     reporter: Arc<Reporter>,
     is_cluster: bool,
@@ -34,21 +36,17 @@ pub(crate) struct Listener {
 struct State {
     /// By the slot; 0 without a cluster.
     channels: HashMap<u16, Channel>,
-    /// By the tag.
-    tickets: HashMap<String, Place>,
+    /// By the tag, with the slot.
+    tickets: HashMap<String, (u16, mpsc::Sender<Message>)>,
     /// Until when requests poll, because no channel can be used.
     denied: Option<Instant>,
 }
 
 struct Channel {
     name: Arc<str>,
-    /// Since when it has no subscription; nothing if it has had one.
+    /// Since when it has no subscription; nothing while it has one.
     since: Option<Instant>,
-}
-
-struct Place {
-    slot: u16,
-    messages: mpsc::Sender<Message>,
+    is_subscribing: bool,
 }
 
 /// What comes to a ticket.
@@ -80,7 +78,8 @@ impl Listener {
         holds: &Arc<Holds>,
     ) -> Arc<Self> {
         let topology = transport.topology();
-        let listener = Arc::new(Self {
+        let listener = Arc::new_cyclic(|own| Self {
+            own: own.clone(),
             transport: transport.clone(),
             reporter: reporter.clone(),
             is_cluster: topology.is_cluster,
@@ -90,6 +89,11 @@ impl Listener {
         let events: Arc<dyn Events> = listener.clone();
         transport.start(Arc::downgrade(&events));
         listener
+    }
+
+    /// From now on nothing is subscribed to again.
+    pub(crate) fn close(&self) {
+        self.state().channels.clear();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -115,15 +119,48 @@ impl Listener {
         }
         let tag = if self.is_cluster { format!("{{{}}}.", tag_for(key)) } else { String::new() };
         let name: Arc<str> = format!("{tag}waits:{}", draw()).into();
-        state.channels.insert(slot, Channel { name: name.clone(), since: Some(Instant::now()) });
-        drop(state);
-        self.transport.listen(&name);
+        let channel = Channel { name: name.clone(), since: Some(Instant::now()), is_subscribing: false };
+        self.subscribe(slot, state.channels.entry(slot).or_insert(channel));
         Some((name, true))
+    }
+
+    /// Subscribes in the background. Then requests are sent again, because a message may have been missed.
+    fn subscribe(&self, slot: u16, channel: &mut Channel) {
+        let (Some(listener), Ok(runtime)) = (self.own.upgrade(), Handle::try_current()) else { return };
+        if std::mem::replace(&mut channel.is_subscribing, true) {
+            return;
+        }
+        let name = channel.name.clone();
+        runtime.spawn(async move {
+            let subscribed = listener.transport.listen(&name).await;
+            let mut state = listener.state();
+            let Some(channel) = state.channels.get_mut(&slot) else { return };
+            channel.is_subscribing = false;
+            match subscribed {
+                Ok(()) => channel.since = None,
+                Err(error) if passes(&error) => return, // the next request finds no subscriber
+                Err(error) => listener.deny(&mut state, slot, &error),
+            }
+            Self::again(&state, slot);
+        });
+    }
+
+    /// Has requests poll for a while.
+    fn deny(&self, state: &mut State, slot: u16, error: &RedisError) {
+        state.channels.remove(&slot);
+        state.denied = Some(Instant::now() + POLLING_FOR);
+        self.reporter.polls(error);
+    }
+
+    fn again(state: &State, slot: u16) {
+        for (_, messages) in state.tickets.values().filter(|(of, _)| *of == slot) {
+            let _ = messages.try_send(Message::Missed);
+        }
     }
 
     pub(crate) fn ticket(self: &Arc<Self>, key: &str) -> Ticket {
         let (tag, (sender, messages)) = (draw(), mpsc::channel(MESSAGES));
-        self.state().tickets.insert(tag.clone(), Place { slot: self.slot(key), messages: sender });
+        self.state().tickets.insert(tag.clone(), (self.slot(key), sender));
         Ticket { tag, messages, listener: self.clone() }
     }
 
@@ -135,37 +172,14 @@ impl Listener {
         }
         let slot = self.slot(key);
         let mut state = self.state();
-        let Some(channel) = state.channels.get(&slot) else { return is_denied };
-        let is_untried = channel.since.is_some_and(|since| since.elapsed() <= TRIAL);
-        if !is_denied && is_untried {
-            return false;
-        }
-        // It has been subscribed to, so the server that has the key is another one by now.
-        let has_moved = !is_denied && channel.since.is_none();
-        self.forget(&mut state, slot);
-        if !has_moved {
-            state.denied = Some(Instant::now() + POLLING_FOR);
-            drop(state);
-            self.reporter.polls(error);
+        let Some(channel) = state.channels.get_mut(&slot) else { return is_denied };
+        if is_denied || channel.since.is_some_and(|since| since.elapsed() > TRIAL) {
+            self.deny(&mut state, slot, error);
+        } else {
+            channel.since.get_or_insert_with(Instant::now);
+            self.subscribe(slot, channel);
         }
         is_denied
-    }
-
-    fn forget(&self, state: &mut State, slot: u16) {
-        if let Some(channel) = state.channels.remove(&slot) {
-            self.transport.forget(&channel.name);
-        }
-    }
-
-    /// Has requests sent again: those of one slot, or all.
-    fn again(state: &State, slot: Option<u16>) {
-        for place in state.tickets.values().filter(|place| slot.is_none_or(|slot| slot == place.slot)) {
-            let _ = place.messages.try_send(Message::Missed);
-        }
-    }
-
-    fn slot_of(state: &State, channel: &str) -> Option<u16> {
-        state.channels.iter().find(|(_, known)| *known.name == *channel).map(|(slot, _)| *slot)
     }
 }
 
@@ -173,35 +187,19 @@ impl Events for Listener {
     /// Others may send to the channel: a tag that is not known is ignored.
     fn heard(&self, payload: &[u8]) {
         let Some((tag, number)) = protocol::message(payload) else { return };
-        if let Some(place) = self.state().tickets.get(tag) {
-            let _ = place.messages.try_send(number.map_or_else(Message::Failed, Message::Number));
-        }
-    }
-
-    fn subscribed(&self, channel: &str) {
-        let mut state = self.state();
-        if let Some(slot) = Self::slot_of(&state, channel) {
-            state.channels.get_mut(&slot).expect("it was just found").since = None;
-            Self::again(&state, Some(slot));
-        }
-    }
-
-    fn refused(&self, channel: &str, error: &RedisError) {
-        if protocol::passes(error) {
-            return; // the request finds no subscriber
-        }
-        let mut state = self.state();
-        if let Some(slot) = Self::slot_of(&state, channel) {
-            self.forget(&mut state, slot);
-            state.denied = Some(Instant::now() + POLLING_FOR);
-            Self::again(&state, None);
-            drop(state);
-            self.reporter.polls(error);
+        if let Some((_, messages)) = self.state().tickets.get(tag) {
+            let _ = messages.try_send(number.map_or_else(Message::Failed, Message::Number));
         }
     }
 
     fn missed(&self) {
-        Self::again(&self.state(), None);
+        let mut state = self.state();
+        for (slot, channel) in &mut state.channels {
+            channel.since.get_or_insert_with(Instant::now);
+            self.subscribe(*slot, channel);
+        }
+        state.channels.keys().for_each(|slot| Self::again(&state, *slot));
+        drop(state);
         if let Some(holds) = &self.confirmed {
             holds.confirm();
         }

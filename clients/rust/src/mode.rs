@@ -9,11 +9,11 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout;
 use tracing::Instrument;
 
-use crate::acquisition::{Acquisition, Grant, Request};
+use crate::acquisition::{Acquisition, Grant};
 use crate::errors::{Error, Reason};
 use crate::hold::{Hold, Inner, Lease};
 use crate::node::Node;
-use crate::options::{Mode, Options, POLLING};
+use crate::options::{Mode, Options};
 use crate::protocol::REFUSED_FOR;
 use crate::transport::Call;
 
@@ -48,13 +48,12 @@ impl Hold {
         let options = Options { ttl, wait, ..(*wanted.options).clone() };
         let (node, owner, is_open) = (change.node.clone(), &wanted.owner, AtomicBool::new(false));
         let command = owner.change(Mode::Write, ttl, change.was.fence);
-        let mut request = Request::new(&node, owner, &options, command, &is_open);
-        let acquisition = Acquisition::new(&node.settings, wait, false, POLLING);
+        let acquisition = Acquisition::new(&node, owner, &options, command, false, &is_open);
         let result = tokio::select! {
             biased;
             loss = self.lost() => Err(loss),
             () = self.inner.locks.closing.cancelled() => Err(Error::Closed),
-            result = acquisition.run(&mut request) => result,
+            result = acquisition.run() => result,
         };
         change.is_open = result.is_err() && is_open.load(Ordering::Relaxed);
         change.end(result.map(|grant| grant.expect("it is no try"))).await

@@ -138,6 +138,7 @@ impl Node {
 
     pub(crate) fn close(&self) {
         self.closed.cancel();
+        self.listener.close();
         self.transport.close();
     }
 }

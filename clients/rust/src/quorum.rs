@@ -9,10 +9,10 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use redis::{Cmd, RedisError};
 use tokio::sync::mpsc;
-use tokio::time::timeout_at;
+use tokio::time::{sleep_until, timeout_at};
 use tracing::{Instrument, Span};
 
-use crate::acquisition::{Acquisition, Attempt, Grant, Stop};
+use crate::acquisition::Grant;
 use crate::clock::Moment;
 use crate::errors::{Error, NodeReply};
 use crate::keeper::{Backend, Extension, Keeper, Kept, Wanted, ending};
@@ -175,12 +175,39 @@ impl Backend for Arc<Majority> {
 
     fn acquire(&self, wanted: Arc<Wanted>, is_try: bool) -> BoxFuture<'_, Result<Option<Kept>, Error>> {
         async move {
-            let (settings, poll) = (&self.nodes[0].settings, self.options.poll.clone());
-            let acquisition = Acquisition::new(settings, wanted.options.wait, is_try, poll);
-            let mut attempts =
-                Attempts { majority: self, wanted: &wanted, votes: None, last: Tally::default() };
-            let grant = acquisition.run(&mut attempts).await?;
-            Ok(grant.and(attempts.votes).map(Votes::kept))
+            let (began, retry_for) = (Instant::now(), self.nodes[0].settings.retry_for);
+            let is_once = is_try || wanted.options.wait.is_some_and(|wait| wait.is_zero());
+            let deadline = wanted.options.wait.filter(|_| !is_once).map(|wait| began + wait);
+            let is_over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            let (mut replied, mut last) = (began, Tally::default());
+            for attempts in 0.. {
+                let votes = Votes::new(self, &wanted);
+                let (tally, is_held) = votes.attempt(deadline).await;
+                if is_held {
+                    return Ok(Some(votes.kept()));
+                }
+                let is_refused = tally.is_refused();
+                if is_refused && is_try {
+                    return Ok(None);
+                }
+                replied = if is_refused { Instant::now() } else { replied };
+                // One that was cut short may tell less than the one before.
+                if attempts == 0 || is_refused || !is_over() {
+                    last = tally;
+                }
+                let limit = replied
+                    + if replied == began { retry_for } else { self.nodes[0].settings.retry_wait_for };
+                let Some(pause) = self.options.poll.pause(attempts) else { break };
+                if is_once || last.is_final() || is_over() || !is_refused && Instant::now() + pause >= limit {
+                    break;
+                }
+                let next = Instant::now() + pause;
+                sleep_until(deadline.map_or(next, |deadline| next.min(deadline)).into()).await;
+                if is_over() {
+                    break;
+                }
+            }
+            Err(last.missed(&wanted, began.elapsed()))
         }
         .boxed()
     }
@@ -212,66 +239,6 @@ impl Backend for Arc<Majority> {
     }
 }
 
-/// The attempts of one acquisition.
-struct Attempts<'a> {
-    majority: &'a Arc<Majority>,
-    wanted: &'a Arc<Wanted>,
-    /// Of the attempt that succeeded.
-    votes: Option<Arc<Votes>>,
-    last: Tally,
-}
-
-impl Attempt for Attempts<'_> {
-    async fn attempt(&mut self, of: &mut Acquisition) -> Result<Grant, Stop> {
-        let mut attempt = Abandoned { votes: Some(Votes::new(self.majority, self.wanted)) };
-        let votes = attempt.votes.clone().expect("it is there until it ends");
-        let (tally, is_held) = votes.attempt(of.deadline).await;
-        attempt.votes = None;
-        let is_refused = tally.is_refused();
-        // One that was cut short may tell less than the one before.
-        if self.last.0.is_empty()
-            || is_refused
-            || of.deadline.is_none_or(|deadline| Instant::now() < deadline)
-        {
-            self.last = tally;
-        }
-        of.last = None;
-        if is_held {
-            let grant = Grant { fence: 0, from: votes.sent };
-            self.votes = Some(votes);
-            return Ok(grant);
-        }
-        if is_refused && of.is_try {
-            return Err(Stop::Refused);
-        }
-        if of.is_once || self.last.is_final() {
-            return Err(Stop::Final(self.failed(of, false).await));
-        }
-        match is_refused {
-            true => of.contact = Some(Instant::now()),
-            false => of.last = Some(silent()),
-        }
-        Err(Stop::Poll)
-    }
-
-    async fn failed(&mut self, of: &Acquisition, _: bool) -> Error {
-        self.last.clone().missed(self.wanted, of.began.elapsed())
-    }
-}
-
-/// Ends an attempt in the background if it is dropped.
-struct Abandoned {
-    votes: Option<Arc<Votes>>,
-}
-
-impl Drop for Abandoned {
-    fn drop(&mut self) {
-        if let Some(votes) = &self.votes {
-            votes.votes.iter().for_each(|vote| vote.leave(Duration::ZERO));
-        }
-    }
-}
-
 /// What the nodes gave one owner: the keeper of a hold.
 pub(crate) struct Votes {
     majority: Arc<Majority>,
@@ -279,6 +246,16 @@ pub(crate) struct Votes {
     /// Before the first command was sent.
     sent: Moment,
     votes: Vec<Arc<Vote>>,
+    /// It has not been ended, and is no hold that will be.
+    is_open: AtomicBool,
+}
+
+impl Drop for Votes {
+    fn drop(&mut self) {
+        if *self.is_open.get_mut() {
+            self.votes.iter().for_each(|vote| vote.leave(Duration::ZERO));
+        }
+    }
 }
 
 /// What one node gave.
@@ -301,7 +278,8 @@ impl Votes {
             Arc::new(Vote { node, wanted, is_asked: AtomicBool::new(false), fence: AtomicI64::new(0) })
         };
         let votes = majority.nodes.iter().map(vote).collect();
-        Arc::new(Self { majority: majority.clone(), wanted, sent: Moment::now(), votes })
+        let (majority, sent, is_open) = (majority.clone(), Moment::now(), AtomicBool::new(false));
+        Arc::new(Self { majority, wanted, sent, votes, is_open })
     }
 
     fn node_timeout(&self, ttl: Duration) -> Duration {
@@ -353,6 +331,7 @@ impl Votes {
     async fn attempt(&self, deadline: Option<Instant>) -> (Tally, bool) {
         let (ttl, fail_fast) = (self.wanted.options.ttl, self.majority.options.fail_fast);
         let command = Arc::new(self.wanted.owner.lock(self.wanted.mode, &self.wanted.options));
+        self.is_open.store(true, Ordering::Relaxed);
         let is_enough = |tally: &Tally| tally.is_granted() || fail_fast && tally.is_lost();
         let tally =
             self.ask(ttl, deadline, is_enough, |vote, until| vote.take(until, command.clone(), false)).await;
@@ -361,10 +340,12 @@ impl Votes {
         }
         let deadline = deadline.map(|deadline| deadline.max(Instant::now()) + LATE_END);
         self.ask(ttl, deadline, |_| false, |vote, until| vote.end(until, Duration::ZERO)).await;
+        self.is_open.store(false, Ordering::Relaxed);
         (tally, false)
     }
 
     fn kept(self: Arc<Self>) -> Kept {
+        self.is_open.store(false, Ordering::Relaxed);
         let (wanted, grant) = (self.wanted.clone(), Grant { fence: 0, from: self.sent });
         (self, wanted, grant)
     }

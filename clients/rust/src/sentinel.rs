@@ -135,12 +135,8 @@ impl Transport for Arc<Watched> {
         .boxed()
     }
 
-    fn listen(&self, channel: &str) {
-        self.direct.listen(channel);
-    }
-
-    fn forget(&self, channel: &str) {
-        self.direct.forget(channel);
+    fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, RedisResult<()>> {
+        self.direct.listen(channel)
     }
 
     fn topology(&self) -> Topology {

@@ -164,14 +164,9 @@ impl Transport for MemoryServer {
         .boxed()
     }
 
-    fn listen(&self, channel: &str) {
+    fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, Result<(), RedisError>> {
         self.served().state.channels.insert(channel.to_owned());
-        let (server, channel) = (self.clone(), channel.to_owned());
-        tokio::spawn(async move { server.tell(|events| events.subscribed(&channel)) });
-    }
-
-    fn forget(&self, channel: &str) {
-        self.served().state.channels.remove(channel);
+        async { Ok(()) }.boxed()
     }
 
     /// Losses are noticed at once.

@@ -4,12 +4,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use redis::{Cmd, RedisError, Value};
+use redis::{Cmd, RedisResult, Value};
 
 use crate::link::SILENCE;
 use crate::quorum::Quorum;
 
-/// Where the locks are: what the program has of the redis crate. See [`Locks`](crate::Locks::new).
+/// Where the locks are: what the program has of the redis crate. See [`Locks::new`](crate::Locks::new).
 pub struct Server(pub(crate) Place);
 
 pub(crate) enum Place {
@@ -26,18 +26,15 @@ impl Server {
 
 /// What a `Locks` needs of a client of the redis crate.
 pub(crate) trait Transport: Send + Sync {
-    /// Notes who learns of messages. It is called by each `Locks`, before anything else.
+    /// Notes who learns of messages. Each `Locks` calls it before anything else.
     fn start(&self, events: Weak<dyn Events>);
 
-    /// Sends a command, perhaps more than once. It returns soon after `until`, and what was sent may be carried out
-    /// later. An error without a code means that there was no reply.
-    fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Reply, RedisError>>;
+    /// Sends a command, perhaps more than once. It returns soon after `until`, and what was sent may be carried out later. An
+    /// error without a code means that there was no reply.
+    fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>>;
 
-    /// Subscribes by SSUBSCRIBE, on the primary that has the channel's slot, from now on and also after a connection
-    /// was lost. It does not wait for the server.
-    fn listen(&self, channel: &str);
-
-    fn forget(&self, channel: &str);
+    /// Subscribes by SSUBSCRIBE, on the primary that has the channel's slot, until messages may have been missed.
+    fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, RedisResult<()>>;
 
     fn topology(&self) -> Topology;
 
@@ -48,11 +45,8 @@ pub(crate) trait Transport: Send + Sync {
 /// What happens to channels. The methods must not block.
 pub(crate) trait Events: Send + Sync {
     fn heard(&self, payload: &[u8]);
-    /// The server has confirmed the subscription.
-    fn subscribed(&self, channel: &str);
-    /// There is an error instead of a subscription.
-    fn refused(&self, channel: &str, error: &RedisError);
-    /// Messages may have been missed; and if servers can be replaced, the primary may be another one.
+    /// Messages may have been missed, and the subscriptions may be gone. If servers can be replaced, the primary may be another
+    /// one.
     fn missed(&self);
 }
 
