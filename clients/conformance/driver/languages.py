@@ -83,19 +83,33 @@ def _rust(optimized: bool) -> list[str]:
 
 
 def _go(_: bool) -> list[str]:
-    if not (CLIENTS / "go/internal/agent").exists():
-        raise Unavailable("clients/go has no agent")
+    return [_go_agent("go", "./internal/agent/goredis")]
+
+
+def _rueidis(base: str) -> Callable[[bool], list[str]]:
+    def command(optimized: bool) -> list[str]:
+        _is_asked_for(optimized)
+        return [_go_agent("go/rueidis", "./agent"), base]
+
+    return command
+
+
+@functools.cache
+def _go_agent(module: str, package: str) -> str:
+    if not (CLIENTS / module / package).exists():
+        raise Unavailable(f"clients/{module} has no agent")
     if not shutil.which("go"):
         raise Unavailable("go is not installed")
-    binary = Path(_builds().name) / "agent"
-    _run(["go", "build", "-o", str(binary), "./internal/agent"], CLIENTS / "go")
-    return [str(binary)]
+    binary = Path(_builds().name) / module.replace("/", "-")
+    _run(["go", "build", "-o", str(binary), package], CLIENTS / module)
+    return str(binary)
 
 
 def _is_asked_for(optimized: bool) -> None:
     if not optimized and "SLOCK_ALL_LIBRARIES" not in os.environ:
         raise Unavailable(
-            "Node and Java are tested where SLOCK_ALL_LIBRARIES is set: scripts/test-clients others"
+            "Node, Java, rueidis and valkey-go are tested if SLOCK_ALL_LIBRARIES is set: "
+            "scripts/test-clients others"
         )
 
 
@@ -118,7 +132,7 @@ def _java(base: str) -> Callable[[bool], list[str]]:
         if not shutil.which("javac") or not shutil.which("mvn"):
             raise Unavailable("javac and mvn are not installed")
         # It starts soon, and what is measured is compiled well.
-        options = [] if optimized else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k"]
+        options = ["-Xmx256m"] if optimized else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", "-Xmx256m"]
         return ["java", *options, "-cp", _java_classes(), "example.slock.agent.Agent", base]
 
     return command
@@ -151,9 +165,12 @@ LANGUAGES = {
         # Commands can go over a connection of the program's: multiplexed, or manager.
         Language("rust", _rust, {"api": os.environ.get("SLOCK_RUST_API", "client")}),
         Language("go", _go),
+        Language("rueidis", _rueidis("rueidis")),
+        Language("valkey-go", _rueidis("valkey-go")),
         Language("node-redis", _node_redis),
         Language("ioredis", _ioredis),
-        Language("lettuce", _java("lettuce")),
+        # Lettuce before 6.4 has no sharded subscriptions.
+        Language("lettuce", _java("lettuce"), notifies=not os.environ.get("SLOCK_LETTUCE", "").startswith("6.3")),
         Language("jedis", _java("jedis")),
     )
 }

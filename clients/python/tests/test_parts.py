@@ -148,7 +148,7 @@ def test_what_errors_mean() -> None:
         ("QUEUEFULL", slock_client.QueueFullError),
         ("WRONGMODE", slock_client.WrongModeError),
         ("NOTHELD", slock_client.NotHeldError),
-        ("CANCELLED", slock_client.RefusedError),
+        ("REFUSED", slock_client.RefusedError),
     ):
         error = _answers.error_of(redis.ResponseError(f"{code} because of this"), "job")
         assert type(error) is kind and str(error) == "job: because of this"

@@ -35,7 +35,7 @@ _NAMED: dict[str, type[Exception]] = {
     "QUEUEFULL": errors.QueueFullError,
     "WRONGMODE": errors.WrongModeError,
     "NOTHELD": errors.NotHeldError,
-    "CANCELLED": errors.RefusedError,
+    "REFUSED": errors.RefusedError,
 }
 
 
