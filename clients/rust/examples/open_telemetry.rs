@@ -77,7 +77,7 @@ async fn main() -> Result<(), Error> {
     let address = std::env::var("REDIS_URL").unwrap_or("redis://127.0.0.1/".into());
     let locks = Locks::builder(redis::Client::open(address)?).hooks(Telemetry::new()).build();
     let request = locks.write("job:42").wait(Duration::from_secs(5));
-    request.run(|hold| async move { println!("working under fence {}", hold.fence()) }).await?;
+    request.run(|hold| async move { println!("working under fencing token {}", hold.fence()) }).await?;
     locks.close().await;
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::Cmd;
+use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tracing::Instrument;
 
@@ -39,6 +40,8 @@ impl Node {
         };
         let closed = self.closed.clone();
         let deliver = async move { closed.run_until_cancelled(deliver).await };
-        self.tracker.spawn_on(deliver.instrument(wanted.span.clone()), &wanted.runtime);
+        // The runtime that acquired may have shut down.
+        let runtime = Handle::try_current().unwrap_or_else(|_| wanted.runtime.clone());
+        self.tracker.spawn_on(deliver.instrument(wanted.span.clone()), &runtime);
     }
 }

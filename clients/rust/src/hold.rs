@@ -52,7 +52,7 @@ pub(crate) struct Lease {
     /// 0 for a quorum.
     pub(crate) fence: i64,
     pub(crate) ttl: Duration,
-    /// When it was granted, at the earliest.
+    /// When the program learned of the grant.
     granted: Moment,
     valid_until: Moment,
     renew_at: Moment,
@@ -91,7 +91,7 @@ impl Inner {
             mode: wanted.mode,
             fence: grant.fence,
             ttl: wanted.options.ttl,
-            granted: grant.from,
+            granted: Moment::now(),
             valid_until: Moment::default(),
             renew_at: Moment::default(),
             due: Moment::NEVER,

@@ -51,6 +51,10 @@ pub use redis;
 pub use request::Request;
 pub use transport::Server;
 
+#[cfg(test)]
+#[path = "../tests/unit/parts.rs"]
+mod parts;
+
 /// The examples of the README, compiled as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

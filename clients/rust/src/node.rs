@@ -79,6 +79,9 @@ impl Node {
         );
         let reply = self.transport.call(call).instrument(span).await;
         self.outage.reached(&self.topology.name, reply.as_ref().err().filter(|error| !is_reply(error)));
+        if self.closed.is_cancelled() {
+            self.transport.close(); // the release of a hold has opened a connection again
+        }
         reply
     }
 
