@@ -133,7 +133,7 @@ impl From<MemoryServer> for Server {
     }
 }
 
-fn words(command: &Cmd) -> Vec<String> {
+pub(crate) fn words(command: &Cmd) -> Vec<String> {
     let text = |word| match word {
         Arg::Simple(word) => String::from_utf8_lossy(word).into_owned(),
         _ => String::new(),

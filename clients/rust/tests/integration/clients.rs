@@ -82,14 +82,12 @@ fn threads_take_turns() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..20 {
-                    let before = *sum.lock().unwrap();
                     let work = |_: &blocking::Hold| {
                         let seen = *sum.lock().unwrap();
                         std::thread::yield_now();
                         *sum.lock().unwrap() = seen + 1;
                     };
                     locks.write("k").run(work).unwrap();
-                    assert!(*sum.lock().unwrap() > before);
                 }
             });
         }

@@ -7,5 +7,3 @@ mod limits;
 mod observing;
 mod programs;
 mod server;
-#[cfg(feature = "tls-native-tls")]
-mod tls;

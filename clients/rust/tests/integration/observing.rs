@@ -103,10 +103,6 @@ impl Subscriber for Recorder {
 }
 
 impl Hooks for Recorder {
-    fn waited(&self, label: &str, _: Duration, outcome: &str) {
-        self.note(format!("{label} waited: {outcome}"));
-    }
-
     fn held(&self, label: &str, duration: Duration) {
         self.note(format!("{label} held {}", duration.as_millis()));
     }
@@ -114,34 +110,6 @@ impl Hooks for Recorder {
     fn lost(&self, label: &str, keys: &[String], reason: Reason) {
         self.note(format!("{label} lost {keys:?}: {reason}"));
     }
-
-    fn renewal_failed(&self, label: &str, error: &Error) {
-        self.note(format!("{label} renewal failed: {}", error.name()));
-    }
-
-    fn release_failed(&self, label: &str, error: &Error) {
-        self.note(format!("{label} release failed: {}", error.name()));
-    }
-}
-
-#[tokio::test]
-async fn hooks_are_told_of_acquisitions_and_holds() {
-    let server = Server::start().await;
-    let recorder = Recorder::default();
-    let locks = Locks::builder(server.client()).hooks(recorder.clone()).build();
-    let hold = locks.write("k").label("import").acquire().await.unwrap();
-    locks.write("k").wait(Duration::from_millis(1)).acquire().await.unwrap_err();
-    assert!(locks.write("k").try_acquire().await.unwrap().is_none());
-    let request = locks.write("k");
-    let waits = tokio::spawn(async move { request.acquire().await.map(drop) });
-    until(async || server.info("k", "waiters").await == 1).await;
-    waits.abort();
-    until(async || !recorder.lines("cancelled").is_empty()).await;
-    hold.release().await.unwrap();
-    let wanted =
-        ["import waited: granted", "k waited: timed out", "k waited: refused", "k waited: cancelled"];
-    assert_eq!(recorder.lines("waited: "), wanted);
-    assert_eq!(recorder.lines("import held").len(), 1);
 }
 
 /// The time of a hold counts from its grant, and not from the request.
@@ -184,18 +152,6 @@ async fn a_loss_at_the_release_is_told() {
         [r#"WARN a lock was lost keys=["a", "b"] label="import" reason=gone"#; 2],
     );
     server.is_empty().await;
-}
-
-/// Finished work is a success: the lock ends by its ttl.
-#[tokio::test]
-async fn a_release_without_a_reply_is_told_and_the_work_is_a_success() {
-    let mut server = Server::start().await;
-    let recorder = Recorder::default();
-    let retry_for = Duration::from_millis(100);
-    let locks = Locks::builder(server.client()).hooks(recorder.clone()).retry_for(retry_for).build();
-    locks.write("k").renew(false).run(async |_| server.kill()).await.unwrap();
-    assert_eq!(recorder.lines("release failed"), ["k release failed: NoAnswer"]);
-    assert!(recorder.lines("lost").is_empty());
 }
 
 #[tokio::test]
