@@ -1,7 +1,6 @@
 //! What is left of acquisitions that are cancelled, of locks that are closed, and of runtimes that shut down: nothing.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use slock_client::{Error, Locks, Mode, Reason};

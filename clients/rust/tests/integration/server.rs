@@ -1,5 +1,4 @@
 //! A server for one test. It ends with the test, and also if the test process is killed.
-
 use std::collections::HashMap;
 use std::net::TcpListener;
 use std::panic::Location;
@@ -14,7 +13,6 @@ use tempfile::TempDir;
 /// The shell kills the server when the pipe to it is closed, however the test ends.
 const WRAPPER: &str =
     r#"log=$1; shift; "$@" >>"$log" 2>&1 & server=$!; read line; kill -9 $server; wait $server"#;
-/// A loaded machine is several times slower. What takes longer has failed.
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub struct Server {
@@ -76,10 +74,6 @@ impl Server {
         value.map_or(0, |value| redis::from_redis_value(value).unwrap())
     }
 
-    pub async fn is_free(&self, key: &str) -> bool {
-        self.ask::<Value>(&format!("SLOCK.INFO {key}")).await == Value::Nil
-    }
-
     /// Waits until nobody holds a lock or waits for one.
     pub async fn is_empty(&self) {
         until(async || {
@@ -89,7 +83,6 @@ impl Server {
         .await;
     }
 
-    /// How often the command was called.
     pub async fn calls(&self, command: &str) -> u64 {
         let text: String = self.ask("INFO commandstats").await;
         let start = format!("cmdstat_{command}:calls=");
