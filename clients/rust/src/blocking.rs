@@ -1,6 +1,6 @@
 //! Locks for programs without async.
 //!
-//! The operations are those of the [crate](crate), and block the thread. One thread of the library's renews what is held,
+//! The operations are those of [`crate`], and block the thread. One thread of the library's renews what is held,
 //! and receives the messages on which waits end. As all that blocks, this must not be called in async code.
 //!
 //! ```no_run
