@@ -80,7 +80,7 @@ impl Locks {
     ///
     /// It takes a [`redis::Client`]; with the feature `sentinel` a `redis::sentinel::SentinelClient`; with the feature
     /// `cluster` a `redis::cluster::ClusterClient`; a pair of a client and a connection of the program's, such as a
-    /// `ConnectionManager`; a [`Server`], and a [`Quorum`].
+    /// `ConnectionManager`; a [`Server`], and a [`Quorum`](crate::Quorum).
     pub fn new(server: impl Into<Server>) -> Self {
         Self::builder(server).build()
     }
