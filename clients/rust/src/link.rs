@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use redis::{PushInfo, PushKind, RedisError, RedisResult, Value};
+use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 
 use crate::protocol::is_reply;
@@ -18,6 +19,8 @@ pub(crate) const SILENCE: Duration = Duration::from_millis(800);
 const OPENING: Duration = Duration::from_secs(5);
 /// A connection that fails at once is not replaced more often.
 const BETWEEN_OPENINGS: Duration = Duration::from_millis(10);
+/// How many connections for a single use there are at once.
+const MOST_SINGLE: usize = 32;
 
 /// Opens a connection, which has this health: one that is shared, or one for a single use.
 pub(crate) type Open<C> =
@@ -27,6 +30,8 @@ pub(crate) struct Link<C> {
     open: Open<C>,
     audience: Audience,
     shared: Mutex<Option<Live<C>>>,
+    /// What lets connections for a single use be opened.
+    single: Semaphore,
 }
 
 /// A connection, which may still be on its way.
@@ -58,7 +63,8 @@ impl Health {
 
 impl<C: Clone + Send + Sync + 'static> Link<C> {
     pub(crate) fn new(audience: &Audience, open: Open<C>) -> Self {
-        Self { open, audience: audience.clone(), shared: Mutex::default() }
+        let single = Semaphore::new(MOST_SINGLE);
+        Self { open, audience: audience.clone(), shared: Mutex::default(), single }
     }
 
     fn live(&self) -> Live<C> {
@@ -105,7 +111,10 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
             None => self.send(call.until, send).await?,
             Some((_, block)) => {
                 let until = call.until.min(Instant::now() + SILENCE) + block;
-                let sent = async { send((self.open)(None).await?).await };
+                let sent = async {
+                    let _turn = self.single.acquire().await;
+                    send((self.open)(None).await?).await
+                };
                 timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()))?
             }
         };
