@@ -9,12 +9,11 @@ use redis::{Cmd, RedisError};
 use tokio::time::{sleep_until, timeout, timeout_at};
 
 use crate::clock::Moment;
-use crate::errors::Error;
-use crate::keeper::{Extension, counted};
+use crate::errors::{Error, is_reply, passes};
 use crate::listener::{Message, Ticket};
-use crate::node::{Node, more_telling};
+use crate::node::{Extension, Node, counted, more_telling};
 use crate::options::{AFTER_ERRORS, Options, POLLING, shortened};
-use crate::protocol::{self, Owner, SERVER_WAIT, is_reply, passes};
+use crate::protocol::{self, Owner, SERVER_WAIT};
 use crate::transport::Call;
 
 /// How long a request waits for its message before it is sent again. So a lost message costs no more.

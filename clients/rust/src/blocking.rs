@@ -27,9 +27,9 @@ use redis::ToRedisArgs;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::errors::Error;
-use crate::info::{Info, Queue};
-use crate::options::{LONGEST, Mode, Options, shared_options};
-use crate::transport::Server;
+use crate::info::{Info, Mode, Queue};
+use crate::options::{LONGEST, Options, shared_options};
+use crate::server::Server;
 
 /// The thread of the library's.
 struct Background(Option<Runtime>);

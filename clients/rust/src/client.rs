@@ -5,14 +5,15 @@ use std::sync::{Arc, Weak};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use redis::aio::{MultiplexedConnection, SendError};
+use redis::aio::{ConnectionLike, MultiplexedConnection, SendError};
 use redis::{
     AsyncConnectionConfig, Client, ErrorKind, ProtocolVersion, PushInfo, RedisError, RedisResult, Value, cmd,
 };
 
-use crate::link::{Health, Link, Pushes, SILENCE};
+use crate::link::{Health, Link, Pushes};
 use crate::program::Program;
-use crate::transport::{Audience, Call, Events, Reply, Server, Topology, Transport};
+use crate::server::Server;
+use crate::transport::{Audience, Call, Events, Reply, SILENCE, Topology, Transport};
 
 /// How many commands may wait to be written.
 const MOST_UNSENT: usize = 4096;
@@ -31,6 +32,14 @@ pub(crate) struct Direct {
 impl From<Client> for Server {
     fn from(client: Client) -> Self {
         Self::over(Direct::of_client(client, None))
+    }
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> From<(Client, C)> for Server {
+    /// The commands of the program's calls go over its connection, such as a `MultiplexedConnection` or a
+    /// `ConnectionManager`, as long as that replies. Renewals and messages go over a connection of the client.
+    fn from((client, connection): (Client, C)) -> Self {
+        Self::over(Direct::of_client(client, Some(Program::new(connection))))
     }
 }
 

@@ -12,9 +12,10 @@ use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 use redis::{PushInfo, RedisResult, Value};
 
-use crate::link::{Health, Link, Open, Pushes, SILENCE};
+use crate::link::{Health, Link, Open, Pushes};
+use crate::server::Server;
 use crate::slot::slot;
-use crate::transport::{Audience, Call, Events, Reply, Server, Topology, Transport};
+use crate::transport::{Audience, Call, Events, Reply, SILENCE, Topology, Transport, silent};
 
 /// In less time the redis crate has not sent a command twice.
 const ONE_COPY: Duration = Duration::from_millis(5);
@@ -55,10 +56,7 @@ async fn exchange(mut connection: ClusterConnection, call: Call<'_>) -> RedisRes
     let Some(key) = call.key else {
         let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
         let replies = connection.route_command(call.command.clone(), everywhere).await?;
-        let replies = replies
-            .into_map_iter()
-            .map_err(|_| crate::link::silent())?
-            .map(|(_, reply)| reply.extract_error());
+        let replies = replies.into_map_iter().map_err(|_| silent())?.map(|(_, reply)| reply.extract_error());
         return Ok((Value::Array(replies.collect::<Result<_, _>>()?), Value::Nil));
     };
     let node = SingleNodeRoutingInfo::SpecificNode(Route::new(slot(key), SlotAddr::Master));

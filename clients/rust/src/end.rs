@@ -9,15 +9,11 @@ use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tracing::Instrument;
 
-use crate::keeper::Wanted;
-use crate::link::SILENCE;
+use crate::errors::passes;
 use crate::node::Node;
 use crate::options::AFTER_ERRORS;
-use crate::protocol::passes;
-use crate::transport::Call;
-
-/// How many ends are on their way at once. During an outage the others cost their memory.
-pub(crate) const MOST_ENDING: usize = 8;
+use crate::protocol::Wanted;
+use crate::transport::{Call, SILENCE};
 
 impl Node {
     /// Sends a command in the background until it is answered, for a time.

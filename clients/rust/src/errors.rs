@@ -5,11 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::RedisError;
+use redis::{ErrorKind, RedisError};
 
-use crate::info::Holder;
-use crate::options::Mode;
-use crate::protocol;
+use crate::info::{Holder, Mode};
 
 /// Why a hold was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -196,7 +194,7 @@ impl Error {
 
     /// Whether the command may succeed if it is sent again.
     pub(crate) fn passes(&self) -> bool {
-        matches!(self, Error::Redis(error) if protocol::passes(error))
+        matches!(self, Error::Redis(error) if passes(error))
     }
 
     /// Another type has replaced the lock.
@@ -231,7 +229,7 @@ impl fmt::Display for Error {
             }
             Error::NoAnswer { keys, within, last } => {
                 let no = match last {
-                    Some(error) if protocol::is_reply(error) => "the server granted nothing",
+                    Some(error) if is_reply(error) => "the server granted nothing",
                     _ => "no reply from the server",
                 };
                 about(&format!("{no} within {}", rounded(*within)), keys)?;
@@ -294,4 +292,39 @@ impl StdError for Error {
 
 fn innermost(error: &RedisError) -> &(dyn StdError + 'static) {
     error.source().filter(|source| source.to_string() == error.to_string()).unwrap_or(error)
+}
+
+/// The codes after which the same command, with the same token, may succeed a little later.
+const PASSING: [&str; 12] = [
+    "UNBLOCKED",
+    "TRYAGAIN",
+    "READONLY",
+    "LOADING",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "GRACE",
+    "NOREPLICAS",
+    "MISCONF",
+    "MOVED",
+    "ASK",
+    "NOSUBSCRIBER",
+];
+
+/// Whether the server replied with this error; else there was no reply.
+pub(crate) fn is_reply(error: &RedisError) -> bool {
+    error.code().is_some()
+}
+
+/// Whether a command may succeed if it is sent again: the server said so, or there was no reply.
+pub(crate) fn passes(error: &RedisError) -> bool {
+    match (error.code(), error.kind()) {
+        (Some(code), _) => {
+            PASSING.contains(&code) || error.to_string().contains("max number of clients reached")
+        }
+        (
+            None,
+            ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported,
+        ) => false,
+        _ => true,
+    }
 }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::Instrument;
@@ -12,11 +14,12 @@ use tracing::Instrument;
 use crate::acquisition::Grant;
 use crate::clock::Moment;
 use crate::errors::{Error, Reason};
-use crate::keeper::{Extension, Keeper, Kept, Wanted};
-use crate::locks::Shared;
-use crate::node::repeat;
-use crate::options::{Mode, SHORTEST_TTL, too_short};
-use crate::watchdog::{LONGEST_SLEEP, unwatch, watch};
+use crate::info::Mode;
+use crate::keeper::{Keeper, Kept, Shared};
+use crate::node::{Extension, repeat};
+use crate::options::{SHORTEST_TTL, too_short};
+use crate::protocol::Wanted;
+use crate::watchdog::{LONGEST_SLEEP, Watched, unwatch, watch};
 
 /// After which time a hold without `max_hold` is worth a warning.
 const LONG_HOLD: Duration = Duration::from_secs(60 * 60);
@@ -105,7 +108,8 @@ impl Inner {
         let lease = Mutex::new(lease);
         let inner =
             Arc::new(Self { id, locks: locks.clone(), keeper, wanted, extending, changing, lease, ended });
-        locks.holds.add(id, &inner);
+        let watched: Arc<dyn Watched> = inner.clone();
+        locks.holds.add(id, &watched);
         let _ = inner.update(|_| {});
         inner
     }
@@ -168,7 +172,8 @@ impl Inner {
     fn schedule(self: &Arc<Self>, lease: &mut Lease) {
         let due = self.end(lease).min(if self.is_renewed() { lease.renew_at } else { Moment::NEVER });
         if self.wanted.options.renew && due != lease.due {
-            watch(self.id, lease.due, due, self);
+            let watched: Arc<dyn Watched> = self.clone();
+            watch(self.id, lease.due, due, &watched);
             lease.due = due;
         }
     }
@@ -201,7 +206,7 @@ impl Inner {
     }
 
     /// Ends a hold whose time is over, and renews it if that is due.
-    pub(crate) async fn look(self: Arc<Self>) {
+    async fn renew(self: Arc<Self>) {
         let (now, mut due) = (Moment::now(), None);
         let _ = self.update(|lease| {
             if self.is_renewed() && now >= lease.renew_at {
@@ -225,7 +230,7 @@ impl Inner {
     }
 
     /// Asks the server whether it has the hold, and renews it if it is renewed.
-    pub(crate) async fn confirm(self: Arc<Self>) {
+    async fn ask(self: Arc<Self>) {
         if !self.locks.closing.is_cancelled() {
             let ttl = self.is_renewed().then(|| self.lease().ttl);
             let _ = self.prolong(ttl).instrument(self.wanted.span.clone()).await;
@@ -304,6 +309,20 @@ impl Inner {
             let leave = || self.keeper.clone().leave(&self.wanted, last.named(), self.stays(&last));
             self.wanted.span.in_scope(leave);
         }
+    }
+}
+
+impl Watched for Inner {
+    fn look(self: Arc<Self>) {
+        self.wanted.runtime.clone().spawn(self.renew());
+    }
+
+    fn confirm(self: Arc<Self>) {
+        self.wanted.runtime.clone().spawn(self.ask());
+    }
+
+    fn close(self: Arc<Self>) -> BoxFuture<'static, Result<(), Error>> {
+        async move { self.release().await }.boxed()
     }
 }
 

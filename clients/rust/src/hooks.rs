@@ -7,7 +7,7 @@ use redis::RedisError;
 use tracing::{debug, info, warn};
 
 use crate::errors::{Error, Reason};
-use crate::keeper::Wanted;
+use crate::protocol::Wanted;
 
 /// Functions for metrics. Each does nothing unless it is implemented.
 ///

@@ -1,12 +1,25 @@
 //! What the server tells of locks: who holds one, who waits for it, and which are waited for.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
-use redis::{FromRedisValue, RedisError, Value};
+use redis::{FromRedisValue, RedisResult, Value};
 
-use crate::errors::Error;
-use crate::options::Mode;
+/// How a lock is held: by one writer, or by readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// One holder, which excludes all others.
+    Write,
+    /// Holders that exclude only writers.
+    Read,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Mode::Write { "write" } else { "read" })
+    }
+}
 
 /// Declares types that a program reads: each field with its type, how it is read, and its name on the server.
 macro_rules! read_from_fields {
@@ -137,14 +150,14 @@ impl Fields {
     }
 }
 
-pub(crate) fn info(value: Value) -> Result<Option<Info>, Error> {
-    let fields = Option::from_redis_value(value).map_err(RedisError::from)?;
+pub(crate) fn info(value: Value) -> RedisResult<Option<Info>> {
+    let fields = Option::from_redis_value(value)?;
     Ok(fields.map(|fields| Fields(fields).into()))
 }
 
 /// The queues of all nodes whose keys begin with the prefix, which is taken off; the longest wait first.
-pub(crate) fn queues(of_nodes: Value, prefix: &str) -> Result<Vec<Queue>, Error> {
-    let queues = Vec::<Vec<_>>::from_redis_value(of_nodes).map_err(RedisError::from)?;
+pub(crate) fn queues(of_nodes: Value, prefix: &str) -> RedisResult<Vec<Queue>> {
+    let queues = Vec::<Vec<_>>::from_redis_value(of_nodes)?;
     let mut all = Vec::new();
     for mut queue in queues.into_iter().flatten().map(|fields| Queue::from(Fields(fields))) {
         if let Some(name) = queue.key.strip_prefix(prefix) {

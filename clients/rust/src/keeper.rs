@@ -7,32 +7,33 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use redis::Cmd;
-use tokio::runtime::Handle;
-use tracing::Span;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::acquisition::{Acquisition, Grant};
-use crate::clock::Moment;
 use crate::errors::Error;
-use crate::node::{Answer, Node};
-use crate::options::{Mode, Options};
-use crate::protocol::{self, Owner, REFUSED_FOR};
+use crate::hooks::Reporter;
+use crate::node::{Answer, Extension, Node, counted};
+use crate::options::Settings;
+use crate::protocol::{Owner, REFUSED_FOR, Wanted};
 use crate::transport::Call;
+use crate::watchdog::Holds;
 
-/// What is wanted, and by whom.
-#[derive(Clone)]
-pub(crate) struct Wanted {
-    pub(crate) owner: Owner,
-    pub(crate) mode: Mode,
-    pub(crate) options: Arc<Options>,
-    /// On which the call runs.
-    pub(crate) runtime: Handle,
-    /// In which the call was made.
-    pub(crate) span: Span,
+/// What all clones of a `Locks` and all its holds share.
+pub(crate) struct Shared {
+    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) reporter: Arc<Reporter>,
+    pub(crate) holds: Arc<Holds>,
+    /// Done when `close` begins.
+    pub(crate) closing: CancellationToken,
+    /// Acquisitions and ends that are under way.
+    pub(crate) tracker: TaskTracker,
 }
 
-impl Wanted {
-    pub(crate) fn label(&self) -> &str {
-        self.options.label.as_deref().unwrap_or(&self.owner.keys[0])
+impl Shared {
+    pub(crate) fn unless_closed(&self) -> Result<(), Error> {
+        if self.closing.is_cancelled() { Err(Error::Closed) } else { Ok(()) }
     }
 }
 
@@ -79,21 +80,6 @@ pub(crate) trait Keeper: Send + Sync {
     fn node(self: Arc<Self>) -> Option<Arc<Node>> {
         None
     }
-}
-
-/// A command that prolongs a hold.
-#[derive(Clone, Copy)]
-pub(crate) struct Extension<'a> {
-    pub(crate) ttl: Duration,
-    /// Nothing: whatever the owner holds.
-    pub(crate) fence: Option<i64>,
-    pub(crate) options: &'a Options,
-}
-
-/// The part of a ttl that counts at one server. A clock that is slewed runs up to 500 ppm fast, on both sides, and the server
-/// counts in milliseconds.
-pub(crate) fn counted(ttl: Duration) -> Duration {
-    ttl.saturating_sub(ttl / 1000 + Duration::from_millis(1))
 }
 
 /// The command that ends a hold, now or after a time, and for how long it is sent.
@@ -213,31 +199,5 @@ impl Keeper for Node {
 
     fn node(self: Arc<Self>) -> Option<Arc<Node>> {
         Some(self)
-    }
-}
-
-impl Node {
-    /// Sends an extension, and waits for replicas if it has to.
-    pub(crate) async fn prolong(
-        &self,
-        until: Instant,
-        owner: &Owner,
-        by: Extension<'_>,
-    ) -> Result<Answer, Error> {
-        let (wanted, timeout) = (by.options.min_replicas, by.options.replica_timeout);
-        // WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would
-        // write nothing, and any replica would do.
-        let longer = Duration::from_millis(u64::from(wanted > 0));
-        let (command, wait) = (owner.extend(by.ttl + longer, by.fence), protocol::replicas(wanted, timeout));
-        let then = (wanted > 0).then_some((&wait, timeout));
-        let call = Call { then, is_reserved: true, until, ..Call::new(owner.key(), &command) };
-        let sent = Moment::now();
-        let reply = self.send(call).await?;
-        let number = protocol::number(&reply.value);
-        let acknowledged = u32::try_from(protocol::number(&reply.then)).unwrap_or(0);
-        if number > 0 && acknowledged < wanted {
-            return Err(Error::TooFewReplicas { keys: owner.keys.clone(), wanted, acknowledged });
-        }
-        Ok(Answer { number, sent, is_alone: reply.is_alone })
     }
 }

@@ -33,6 +33,7 @@ mod quorum;
 mod request;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+mod server;
 mod slot;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -42,14 +43,13 @@ mod watchdog;
 pub use errors::{Denied, Error, NodeReply, Reason};
 pub use hold::Hold;
 pub use hooks::Hooks;
-pub use info::{Holder, Info, Queue, Waiter};
+pub use info::{Holder, Info, Mode, Queue, Waiter};
 pub use locks::{Locks, LocksBuilder};
-pub use options::{Mode, Poll};
-pub use quorum::Quorum;
+pub use options::Poll;
 /// The version of the redis crate whose clients [`Locks`] takes.
 pub use redis;
 pub use request::Request;
-pub use transport::Server;
+pub use server::{Quorum, Server};
 
 #[cfg(test)]
 #[path = "../tests/unit/parts.rs"]

@@ -10,11 +10,9 @@ use redis::{PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 
-use crate::protocol::is_reply;
-use crate::transport::{Audience, Call, Reply};
+use crate::errors::is_reply;
+use crate::transport::{Audience, Call, Reply, SILENCE, silent};
 
-/// How long a connection may say nothing. Then the command is sent again, over another one.
-pub(crate) const SILENCE: Duration = Duration::from_millis(800);
 /// How long a connection is being opened at most, which may take several servers.
 const OPENING: Duration = Duration::from_secs(5);
 /// A connection that fails at once is not replaced more often.
@@ -162,10 +160,6 @@ impl Drop for Pushes {
     fn drop(&mut self) {
         self.health.lose();
     }
-}
-
-pub(crate) fn silent() -> RedisError {
-    std::io::Error::new(std::io::ErrorKind::TimedOut, "the connection is silent").into()
 }
 
 fn broken() -> RedisError {

@@ -9,8 +9,9 @@ use redis::RedisError;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use crate::errors::passes;
 use crate::hooks::Reporter;
-use crate::protocol::{self, draw, passes};
+use crate::protocol::{self, draw};
 use crate::slot::{slot, tag_for};
 use crate::transport::{Events, Transport};
 use crate::watchdog::Holds;

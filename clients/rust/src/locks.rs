@@ -11,13 +11,15 @@ use tokio_util::task::TaskTracker;
 use crate::errors::Error;
 use crate::hold::Hold;
 use crate::hooks::{Hooks, Reporter};
-use crate::info::{self, Info, Queue};
-use crate::keeper::{Backend, Single};
+use crate::info::{self, Info, Mode, Queue};
+use crate::keeper::{Backend, Shared, Single};
 use crate::node::Node;
-use crate::options::{LONGEST, Mode, Options, shared_options};
+use crate::options::{LONGEST, Options, Settings, shared_options};
 use crate::protocol;
+use crate::quorum::Majority;
 use crate::request::Request;
-use crate::transport::{Call, Place, Server};
+use crate::server::{Place, Server};
+use crate::transport::Call;
 use crate::watchdog::Holds;
 
 /// Locks over what the program has of the redis crate. Make one for the program. It is cheap to clone, and clones share
@@ -39,40 +41,6 @@ use crate::watchdog::Holds;
 pub struct Locks {
     pub(crate) shared: Arc<Shared>,
     defaults: Options,
-}
-
-/// What all clones of a `Locks` and all its holds share.
-pub(crate) struct Shared {
-    pub(crate) backend: Box<dyn Backend>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) reporter: Arc<Reporter>,
-    pub(crate) holds: Arc<Holds>,
-    /// Done when `close` begins.
-    pub(crate) closing: CancellationToken,
-    /// Acquisitions and ends that are under way.
-    pub(crate) tracker: TaskTracker,
-}
-
-pub(crate) struct Settings {
-    pub(crate) prefix: String,
-    pub(crate) retry_for: Duration,
-    pub(crate) retry_wait_for: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            prefix: String::new(),
-            retry_for: Duration::from_secs(3),
-            retry_wait_for: Duration::from_secs(60),
-        }
-    }
-}
-
-impl Shared {
-    pub(crate) fn unless_closed(&self) -> Result<(), Error> {
-        if self.closing.is_cancelled() { Err(Error::Closed) } else { Ok(()) }
-    }
 }
 
 impl Locks {
@@ -145,7 +113,7 @@ impl Locks {
             return Err(Error::Invalid("a key must not be empty".into()));
         }
         let name = format!("{}{key}", self.shared.settings.prefix);
-        info::info(self.query(&[key.to_owned()], Some(&name), &protocol::info(&name, 0)).await?)
+        Ok(info::info(self.query(&[key.to_owned()], Some(&name), &protocol::info(&name, 0)).await?)?)
     }
 
     /// Which locks are waited for, on all nodes of a cluster, the longest wait first: those whose keys begin with the
@@ -155,7 +123,8 @@ impl Locks {
     ///
     /// As [`release`](Locks::release).
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
-        info::queues(self.query(&[], None, &protocol::queues()).await?, &self.shared.settings.prefix)
+        let queues = self.query(&[], None, &protocol::queues()).await?;
+        Ok(info::queues(queues, &self.shared.settings.prefix)?)
     }
 
     async fn query(
@@ -184,7 +153,7 @@ impl Locks {
     ///
     /// The first error of a release, as of [`Hold::release`]. The other holds are released all the same.
     pub async fn close_and_release(&self) -> Result<(), Error> {
-        let releases = self.shared.holds.list().into_iter().map(|hold| async move { hold.release().await });
+        let releases = self.shared.holds.list().into_iter().map(|hold| hold.close());
         let released = futures_util::future::join_all(releases).await;
         self.close().await;
         released.into_iter().filter(|result| !matches!(result, Err(Error::NotHeld { .. }))).collect()
@@ -233,7 +202,7 @@ impl LocksBuilder {
         let node = |transport| Node::new(transport, &settings, &reporter, &holds, &tracker);
         let backend: Box<dyn Backend> = match self.server.0 {
             Place::One(transport) => Box::new(Single([node(transport)])),
-            Place::Quorum(quorum) => Box::new(quorum.of(node)),
+            Place::Quorum(quorum) => Box::new(Majority::new(quorum, node)),
         };
         let closing = CancellationToken::new();
         let shared = Shared { backend, settings, reporter, holds, closing, tracker };

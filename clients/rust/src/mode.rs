@@ -12,8 +12,9 @@ use tracing::Instrument;
 use crate::acquisition::{Acquisition, Grant};
 use crate::errors::{Error, Reason};
 use crate::hold::{Hold, Inner, Lease};
+use crate::info::Mode;
 use crate::node::Node;
-use crate::options::{Mode, Options};
+use crate::options::Options;
 use crate::protocol::REFUSED_FOR;
 use crate::transport::Call;
 

@@ -11,16 +11,17 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, info_span};
 
 use crate::clock::Moment;
-use crate::end::MOST_ENDING;
-use crate::errors::Error;
+use crate::errors::{Error, is_reply, passes};
 use crate::hooks::{Outage, Reporter};
 use crate::info::{self, Holder};
 use crate::listener::Listener;
-use crate::locks::Settings;
-use crate::options::AFTER_ERRORS;
-use crate::protocol::{self, is_reply, number, passes};
+use crate::options::{AFTER_ERRORS, Options, Settings};
+use crate::protocol::{self, Owner, number};
 use crate::transport::{Call, Reply, Topology, Transport};
 use crate::watchdog::Holds;
+
+/// How many ends are on their way at once. During an outage the others cost their memory.
+const MOST_ENDING: usize = 8;
 
 pub(crate) struct Node {
     transport: Arc<dyn Transport>,
@@ -44,6 +45,21 @@ pub(crate) struct Answer {
     pub(crate) sent: Moment,
     /// No other copy was sent.
     pub(crate) is_alone: bool,
+}
+
+/// A command that prolongs a hold.
+#[derive(Clone, Copy)]
+pub(crate) struct Extension<'a> {
+    pub(crate) ttl: Duration,
+    /// Nothing: whatever the owner holds.
+    pub(crate) fence: Option<i64>,
+    pub(crate) options: &'a Options,
+}
+
+/// The part of a ttl that counts at one server. A clock that is slewed runs up to 500 ppm fast, on both sides, and the server
+/// counts in milliseconds.
+pub(crate) fn counted(ttl: Duration) -> Duration {
+    ttl.saturating_sub(ttl / 1000 + Duration::from_millis(1))
 }
 
 impl Node {
@@ -137,6 +153,30 @@ impl Node {
             }
         }
         Vec::new()
+    }
+
+    /// Sends an extension, and waits for replicas if it has to.
+    pub(crate) async fn prolong(
+        &self,
+        until: Instant,
+        owner: &Owner,
+        by: Extension<'_>,
+    ) -> Result<Answer, Error> {
+        let (wanted, timeout) = (by.options.min_replicas, by.options.replica_timeout);
+        // WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would
+        // write nothing, and any replica would do.
+        let longer = Duration::from_millis(u64::from(wanted > 0));
+        let (command, wait) = (owner.extend(by.ttl + longer, by.fence), protocol::replicas(wanted, timeout));
+        let then = (wanted > 0).then_some((&wait, timeout));
+        let call = Call { then, is_reserved: true, until, ..Call::new(owner.key(), &command) };
+        let sent = Moment::now();
+        let reply = self.send(call).await?;
+        let number = protocol::number(&reply.value);
+        let acknowledged = u32::try_from(protocol::number(&reply.then)).unwrap_or(0);
+        if number > 0 && acknowledged < wanted {
+            return Err(Error::TooFewReplicas { keys: owner.keys.clone(), wanted, acknowledged });
+        }
+        Ok(Answer { number, sent, is_alone: reply.is_alone })
     }
 
     pub(crate) fn close(&self) {

@@ -1,24 +1,9 @@
 //! Options of requests, their defaults, and the checks before anything is sent.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::errors::Error;
-
-/// How a lock is held: by one writer, or by readers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// One holder, which excludes all others.
-    Write,
-    /// Holders that exclude only writers.
-    Read,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if *self == Mode::Write { "write" } else { "read" })
-    }
-}
+use crate::info::Mode;
 
 /// Longer durations mean the same, and sums with them stay in the range of the clocks. No server takes a longer ttl.
 pub(crate) const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
@@ -125,6 +110,23 @@ impl Options {
 
 pub(crate) fn too_short(ttl: Duration) -> Error {
     Error::Invalid(format!("the ttl must be {SHORTEST_TTL:?} or more, not {ttl:?}"))
+}
+
+/// Options of a `Locks` that are not of requests.
+pub(crate) struct Settings {
+    pub(crate) prefix: String,
+    pub(crate) retry_for: Duration,
+    pub(crate) retry_wait_for: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            prefix: String::new(),
+            retry_for: Duration::from_secs(3),
+            retry_wait_for: Duration::from_secs(60),
+        }
+    }
 }
 
 /// How a [`Quorum`](crate::Quorum) tries again: after which pauses, and how often.

@@ -7,13 +7,11 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use redis::aio::ConnectionLike;
-use redis::{Client, Cmd, RedisResult, Value};
+use redis::{Cmd, RedisResult, Value};
 use tokio::time::timeout_at;
 
-use crate::client::Direct;
-use crate::link::silent;
-use crate::protocol::is_reply;
-use crate::transport::{Call, Reply, Server};
+use crate::errors::is_reply;
+use crate::transport::{Call, Reply, silent};
 
 /// How long the program's connection may say nothing.
 const SILENCE: Duration = Duration::from_millis(300);
@@ -26,20 +24,15 @@ pub(crate) struct Program {
     failed: Mutex<Option<Instant>>,
 }
 
-impl<C: ConnectionLike + Clone + Send + Sync + 'static> From<(Client, C)> for Server {
-    /// The commands of the program's calls go over its connection, such as a `MultiplexedConnection` or a
-    /// `ConnectionManager`, as long as that replies. Renewals and messages go over a connection of the client.
-    fn from((client, connection): (Client, C)) -> Self {
+impl Program {
+    pub(crate) fn new(connection: impl ConnectionLike + Clone + Send + Sync + 'static) -> Self {
         let send = move |command: Cmd| {
             let mut connection = connection.clone();
             async move { connection.req_packed_command(&command).await }.boxed()
         };
-        let program = Program { send: Box::new(send), failed: Mutex::default() };
-        Self::over(Direct::of_client(client, Some(program)))
+        Self { send: Box::new(send), failed: Mutex::default() }
     }
-}
 
-impl Program {
     /// Sends a command. It is nothing if there is no reply, and for a while after that.
     pub(crate) async fn call(&self, call: Call<'_>) -> Option<RedisResult<Reply>> {
         let failed = *self.failed.lock().expect("nothing panics here");

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, ErrorKind, RedisError, Value};
+use redis::{Cmd, RedisError, Value};
+use tokio::runtime::Handle;
+use tracing::Span;
 
-use crate::options::{Mode, Options};
+use crate::info::Mode;
+use crate::options::Options;
 
 /// For how long the server refuses an owner token after the end of its acquisition. What is still on its way by then is
 /// not expected any more.
@@ -114,6 +117,24 @@ impl Owner {
     }
 }
 
+/// What is wanted, and by whom.
+#[derive(Clone)]
+pub(crate) struct Wanted {
+    pub(crate) owner: Owner,
+    pub(crate) mode: Mode,
+    pub(crate) options: Arc<Options>,
+    /// On which the call runs.
+    pub(crate) runtime: Handle,
+    /// In which the call was made.
+    pub(crate) span: Span,
+}
+
+impl Wanted {
+    pub(crate) fn label(&self) -> &str {
+        self.options.label.as_deref().unwrap_or(&self.owner.keys[0])
+    }
+}
+
 fn fenced(command: &mut Cmd, fence: Option<i64>) -> Cmd {
     command.arg(fence.map(|fence| ("FENCE", fence))).take()
 }
@@ -180,40 +201,5 @@ pub(crate) fn message(payload: &[u8]) -> Option<(&str, Result<i64, RedisError>)>
             Err(redis::make_extension_error(code.into(), Some("the server ended the wait".into()))),
         )),
         None => Some((tag, Ok(first.parse().ok()?))),
-    }
-}
-
-/// The codes after which the same command, with the same token, may succeed a little later.
-const PASSING: [&str; 12] = [
-    "UNBLOCKED",
-    "TRYAGAIN",
-    "READONLY",
-    "LOADING",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "GRACE",
-    "NOREPLICAS",
-    "MISCONF",
-    "MOVED",
-    "ASK",
-    "NOSUBSCRIBER",
-];
-
-/// Whether the server replied with this error; else there was no reply.
-pub(crate) fn is_reply(error: &RedisError) -> bool {
-    error.code().is_some()
-}
-
-/// Whether a command may succeed if it is sent again: the server said so, or there was no reply.
-pub(crate) fn passes(error: &RedisError) -> bool {
-    match (error.code(), error.kind()) {
-        (Some(code), _) => {
-            PASSING.contains(&code) || error.to_string().contains("max number of clients reached")
-        }
-        (
-            None,
-            ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported,
-        ) => false,
-        _ => true,
     }
 }

@@ -14,97 +14,31 @@ use tracing::{Instrument, Span};
 
 use crate::acquisition::Grant;
 use crate::clock::Moment;
-use crate::errors::{Error, NodeReply};
-use crate::keeper::{Backend, Extension, Keeper, Kept, Wanted, ending};
-use crate::link::silent;
-use crate::node::{Answer, Node};
-use crate::options::{Options, Poll};
-use crate::protocol::passes;
-use crate::transport::{Call, Place, Server, Transport};
+use crate::errors::{Error, NodeReply, passes};
+use crate::keeper::{Backend, Keeper, Kept, ending};
+use crate::node::{Answer, Extension, Node};
+use crate::options::Options;
+use crate::protocol::Wanted;
+use crate::server::{Place, Quorum};
+use crate::transport::{Call, Transport, silent};
 
 /// How long after the end of a wait the ends of its last attempt are waited for.
 const LATE_END: Duration = Duration::from_millis(500);
-
-/// Several independent servers: not replicas or nodes of one another. Their number should be odd. A lock counts while a
-/// majority of them has it, so that it outlives the loss of a minority.
-///
-/// A quorum polls, because no server knows of the others. There is no one fencing token: where one is needed, use one server
-/// with replicas.
-///
-/// ```no_run
-/// # async fn example() -> Result<(), slock_client::Error> {
-/// use slock_client::{Locks, Quorum};
-/// use std::time::Duration;
-///
-/// let mut clients = Vec::new();
-/// for port in 7001..=7005 {
-///     clients.push(redis::Client::open(format!("redis://127.0.0.1:{port}/"))?);
-/// }
-/// let locks = Locks::new(Quorum::new(clients).node_timeout(Duration::from_millis(100)));
-/// locks.write("job:42").run(|_| async { /* work */ }).await?;
-/// # Ok(())
-/// # }
-/// ```
-pub struct Quorum {
-    servers: Vec<Server>,
-    node_timeout: Option<Duration>,
-    drift_factor: f64,
-    fail_fast: bool,
-    poll: Poll,
-}
-
-impl Quorum {
-    /// A quorum of these servers, with the defaults of all options.
-    pub fn new(servers: impl IntoIterator<Item = impl Into<Server>>) -> Self {
-        let poll = Poll::exponential(Duration::from_millis(20), Duration::from_millis(250));
-        let servers = servers.into_iter().map(Into::into).collect();
-        Self { servers, node_timeout: None, drift_factor: 0.01, fail_fast: false, poll }
-    }
-
-    /// How long one node is waited for. By default a twentieth of the ttl, at least 50 ms and at most `retry_for`. It is
-    /// always less than the ttl.
-    pub fn node_timeout(mut self, timeout: Duration) -> Self {
-        self.node_timeout = Some(timeout);
-        self
-    }
-
-    /// Which part of the ttl does not count, because clocks run at different speeds. By default 0.01.
-    pub fn drift_factor(mut self, factor: f64) -> Self {
-        self.drift_factor = factor;
-        self
-    }
-
-    /// Whether an attempt ends as soon as the majority is out of reach, without the replies of the other nodes.
-    pub fn fail_fast(mut self, fail_fast: bool) -> Self {
-        self.fail_fast = fail_fast;
-        self
-    }
-
-    /// The pauses between attempts. By default 10 to 250 ms at random.
-    pub fn poll(mut self, poll: Poll) -> Self {
-        self.poll = poll;
-        self
-    }
-
-    pub(crate) fn of(mut self, node: impl Fn(Arc<dyn Transport>) -> Arc<Node>) -> Arc<Majority> {
-        let transports = self.servers.drain(..).filter_map(|server| match server.0 {
-            Place::One(transport) => Some(transport),
-            Place::Quorum(_) => None, // refused by `check`
-        });
-        Arc::new(Majority { nodes: transports.map(node).collect(), options: self })
-    }
-}
-
-impl From<Quorum> for Server {
-    fn from(quorum: Quorum) -> Self {
-        Self(Place::Quorum(quorum))
-    }
-}
 
 /// The nodes of a quorum.
 pub(crate) struct Majority {
     nodes: Vec<Arc<Node>>,
     options: Quorum,
+}
+
+impl Majority {
+    pub(crate) fn new(mut quorum: Quorum, node: impl Fn(Arc<dyn Transport>) -> Arc<Node>) -> Arc<Self> {
+        let transports = quorum.servers.drain(..).filter_map(|server| match server.0 {
+            Place::One(transport) => Some(transport),
+            Place::Quorum(_) => None, // refused by `check`
+        });
+        Arc::new(Self { nodes: transports.map(node).collect(), options: quorum })
+    }
 }
 
 /// The replies of all nodes. Of a node that has not replied, the error is a timeout.

@@ -10,10 +10,10 @@ use tracing::{Instrument, Span, info_span};
 use crate::errors::Error;
 use crate::hold::Hold;
 use crate::hooks::Waited;
-use crate::keeper::Wanted;
-use crate::locks::Shared;
-use crate::options::{LONGEST, Mode, Options, shared_options};
-use crate::protocol::Owner;
+use crate::info::Mode;
+use crate::keeper::Shared;
+use crate::options::{LONGEST, Options, shared_options};
+use crate::protocol::{Owner, Wanted};
 
 /// What a [`Locks`](crate::Locks) is asked for. Making one sends nothing, and one may be used many times, by several tasks
 /// at once.

@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::client::{Direct, speaking_resp3};
-use crate::link::SILENCE;
-use crate::transport::{Call, Events, Reply, Server, Topology, Transport};
+use crate::server::Server;
+use crate::transport::{Call, Events, Reply, SILENCE, Topology, Transport, silent};
 
 /// How often the connection to the Sentinel is tested.
 const BETWEEN_TESTS: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ async fn connect(
     watched: Weak<Watched>,
     config: AsyncConnectionConfig,
 ) -> RedisResult<MultiplexedConnection> {
-    let Some(watched) = watched.upgrade() else { return Err(crate::link::silent()) };
+    let Some(watched) = watched.upgrade() else { return Err(silent()) };
     let primary = watched.client.lock().await.async_get_client().await?;
     watched.named(primary.get_connection_info().addr());
     speaking_resp3(&primary)?.get_multiplexed_async_connection_with_config(&config).await

@@ -31,7 +31,8 @@ use futures_util::future::BoxFuture;
 use redis::{Arg, Cmd, RedisError, Value, make_extension_error};
 
 use crate::memory::State;
-use crate::transport::{Call, Events, Reply, Server, Topology, Transport};
+use crate::server::Server;
+use crate::transport::{Call, Events, Reply, Topology, Transport};
 
 /// A server in memory. Clones are the same server, and several [`Locks`](crate::Locks) may share it.
 #[derive(Clone, Default)]

@@ -4,26 +4,10 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use redis::{Cmd, RedisResult, Value};
+use redis::{Cmd, RedisError, RedisResult, Value};
 
-use crate::link::SILENCE;
-use crate::quorum::Quorum;
-
-/// Where the locks are: what the program has of the redis crate. See [`Locks::new`](crate::Locks::new).
-pub struct Server(pub(crate) Place);
-
-pub(crate) enum Place {
-    /// One server, a primary that Sentinel names, or a cluster.
-    One(Arc<dyn Transport>),
-    Quorum(Quorum),
-}
-
-impl Server {
-    pub(crate) fn over(transport: impl Transport + 'static) -> Self {
-        Self(Place::One(Arc::new(transport)))
-    }
-}
-
+/// How long a connection may say nothing. Then the command is sent again, over another one.
+pub(crate) const SILENCE: Duration = Duration::from_millis(800);
 /// What a `Locks` needs of a client of the redis crate.
 pub(crate) trait Transport: Send + Sync {
     /// Notes who learns of messages. Each `Locks` calls it before anything else.
@@ -102,4 +86,8 @@ pub(crate) struct Topology {
     pub(crate) is_cluster: bool,
     /// Whether another server, which may lack some locks, can take over while the former one still replies.
     pub(crate) is_failover: bool,
+}
+
+pub(crate) fn silent() -> RedisError {
+    std::io::Error::new(std::io::ErrorKind::TimedOut, "the connection is silent").into()
 }

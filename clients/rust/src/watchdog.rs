@@ -5,18 +5,30 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+
 use crate::clock::Moment;
-use crate::hold::Inner;
+use crate::errors::Error;
 
 /// How long the thread sleeps at most: its timer stands still while the machine sleeps, and a hold may be over by then.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
+/// A hold, as it is looked after. What takes time it does on its own runtime.
+pub(crate) trait Watched: Send + Sync {
+    /// Renews it if that is due, and ends it if its time is over.
+    fn look(self: Arc<Self>);
+    /// Asks the server whether it has the hold.
+    fn confirm(self: Arc<Self>);
+    /// Releases it.
+    fn close(self: Arc<Self>) -> BoxFuture<'static, Result<(), Error>>;
+}
+
 /// The holds of one `Locks`.
 #[derive(Default)]
-pub(crate) struct Holds(Mutex<HashMap<u64, Weak<Inner>>>);
+pub(crate) struct Holds(Mutex<HashMap<u64, Weak<dyn Watched>>>);
 
 impl Holds {
-    pub(crate) fn add(&self, id: u64, hold: &Arc<Inner>) {
+    pub(crate) fn add(&self, id: u64, hold: &Arc<dyn Watched>) {
         self.0.lock().expect("nothing panics here").insert(id, Arc::downgrade(hold));
     }
 
@@ -24,15 +36,13 @@ impl Holds {
         self.0.lock().expect("nothing panics here").remove(&id);
     }
 
-    pub(crate) fn list(&self) -> Vec<Arc<Inner>> {
+    pub(crate) fn list(&self) -> Vec<Arc<dyn Watched>> {
         self.0.lock().expect("nothing panics here").values().filter_map(Weak::upgrade).collect()
     }
 
     /// Extends all holds: the primary may be another one, which has not all of them.
     pub(crate) fn confirm(&self) {
-        for hold in self.list() {
-            hold.wanted.runtime.clone().spawn(hold.confirm());
-        }
+        self.list().into_iter().for_each(|hold| hold.confirm());
     }
 }
 
@@ -45,7 +55,7 @@ struct Watchdog {
 
 #[derive(Default)]
 struct Due {
-    holds: BTreeMap<(Moment, u64), Weak<Inner>>,
+    holds: BTreeMap<(Moment, u64), Weak<dyn Watched>>,
     /// When the thread looks next, unless it is woken.
     next: Moment,
 }
@@ -57,7 +67,7 @@ static WATCHDOG: LazyLock<Watchdog> = LazyLock::new(|| {
 });
 
 /// Notes when a hold is due next, instead of before.
-pub(crate) fn watch(id: u64, before: Moment, at: Moment, hold: &Arc<Inner>) {
+pub(crate) fn watch(id: u64, before: Moment, at: Moment, hold: &Arc<dyn Watched>) {
     let mut due = WATCHDOG.due.lock().expect("nothing panics here");
     due.holds.remove(&(before, id));
     due.holds.insert((at, id), Arc::downgrade(hold));
@@ -79,7 +89,7 @@ impl Watchdog {
             for hold in
                 std::mem::replace(&mut due.holds, later).into_values().filter_map(|hold| hold.upgrade())
             {
-                hold.wanted.runtime.clone().spawn(hold.look());
+                hold.look();
             }
             let first = due.holds.first_key_value().map_or(Moment::NEVER, |((at, _), _)| *at);
             due.next = first.min(now.after(LONGEST_SLEEP));

@@ -10,9 +10,10 @@ use redis::{Cmd, RedisResult, Value};
 use crate::acquisition::Grant;
 use crate::clock::Moment;
 use crate::protocol::message;
+use crate::server::Server;
 use crate::slot::{slot, tag_for};
 use crate::testing::{MemoryServer, words};
-use crate::transport::{Call, Events, Reply, Server, Topology, Transport};
+use crate::transport::{Call, Events, Reply, Topology, Transport};
 use crate::{Error, Hold, Locks, Mode, Quorum};
 
 /// Gives the reply to a command instead of the server, or nothing.
