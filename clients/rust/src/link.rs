@@ -120,6 +120,7 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
     }
 
     /// Gives up a connection to a server that is not the right one any more.
+    #[cfg(feature = "sentinel")]
     pub(crate) fn lose(&self) {
         let live = self.shared.lock().expect("nothing panics here").clone();
         live.filter(|live| live.connection.peek().is_some()).inspect(|live| live.health.lose());

@@ -20,8 +20,8 @@ use crate::transport::{Call, Events, Reply, SILENCE, Topology, Transport, silent
 /// How often the connection to the Sentinel is tested.
 const BETWEEN_TESTS: Duration = Duration::from_secs(1);
 
-/// Connections to the primary, and what watches over them.
-struct Watched {
+/// Connections to the primary, and what tells of another one.
+struct Followed {
     direct: Direct,
     client: tokio::sync::Mutex<SentinelClient>,
     /// The primary to which the last connection was made.
@@ -34,10 +34,10 @@ struct Watched {
 impl From<SentinelClient> for Server {
     /// The client must be one for the master.
     fn from(client: SentinelClient) -> Self {
-        Self::over(Arc::new_cyclic(|watched: &Weak<Watched>| {
-            let watched = watched.clone();
-            let connect = move |config| connect(watched.clone(), config).boxed();
-            Watched {
+        Self::over(Arc::new_cyclic(|followed: &Weak<Followed>| {
+            let followed = followed.clone();
+            let connect = move |config| connect(followed.clone(), config).boxed();
+            Followed {
                 direct: Direct::new("Sentinel".into(), true, Box::new(connect)),
                 client: client.into(),
                 primary: Mutex::default(),
@@ -49,16 +49,16 @@ impl From<SentinelClient> for Server {
 }
 
 async fn connect(
-    watched: Weak<Watched>,
+    followed: Weak<Followed>,
     config: AsyncConnectionConfig,
 ) -> RedisResult<MultiplexedConnection> {
-    let Some(watched) = watched.upgrade() else { return Err(silent()) };
-    let primary = watched.client.lock().await.async_get_client().await?;
-    watched.named(primary.get_connection_info().addr());
+    let Some(followed) = followed.upgrade() else { return Err(silent()) };
+    let primary = followed.client.lock().await.async_get_client().await?;
+    followed.named(primary.get_connection_info().addr());
     speaking_resp3(&primary)?.get_multiplexed_async_connection_with_config(&config).await
 }
 
-impl Watched {
+impl Followed {
     /// Notes which primary the Sentinels name.
     fn named(&self, address: &ConnectionAddr) {
         let before = self.primary.lock().expect("nothing panics here").replace(address.clone());
@@ -92,10 +92,10 @@ impl Watched {
 }
 
 /// Listens to a Sentinel until nobody uses the connections any more.
-async fn watch(watched: Weak<Watched>, doubt: Arc<Notify>) {
+async fn watch(followed: Weak<Followed>, doubt: Arc<Notify>) {
     let mut sentinel: Option<MultiplexedConnection> = None;
     let mut is_in_doubt = true;
-    while let Some(watched) = watched.upgrade() {
+    while let Some(followed) = followed.upgrade() {
         let is_there = match &mut sentinel {
             Some(connection) => {
                 matches!(timeout(SILENCE, cmd("PING").exec_async(connection)).await, Ok(Ok(())))
@@ -103,17 +103,17 @@ async fn watch(watched: Weak<Watched>, doubt: Arc<Notify>) {
             None => false,
         };
         if !is_there {
-            sentinel = timeout(SILENCE, watched.hear()).await.ok().and_then(Result::ok);
+            sentinel = timeout(SILENCE, followed.hear()).await.ok().and_then(Result::ok);
         }
         if is_in_doubt || !is_there {
-            watched.ask().await;
+            followed.ask().await;
         }
-        drop(watched);
+        drop(followed);
         is_in_doubt = timeout(BETWEEN_TESTS, doubt.notified()).await.is_ok();
     }
 }
 
-impl Transport for Arc<Watched> {
+impl Transport for Arc<Followed> {
     fn start(&self, events: Weak<dyn Events>) {
         self.direct.start(events);
     }

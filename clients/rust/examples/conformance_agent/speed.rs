@@ -20,10 +20,10 @@ fn locks(opened: &Opened) -> Result<Locks, Failed> {
     Ok(Locks::new(opened.place.client()?))
 }
 
-/// As long as a token of the library, and another one for each pair, as those are.
+/// As long as a token of the library, and another one for each pair of each process, as those are.
 fn raw_token() -> String {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-    format!("raw:{:018}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+    format!("raw:{:08}{:010}", std::process::id(), NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
 }
 
 pub async fn cost(opened: &Opened, operation: &Value) -> Result<Value, Failed> {
