@@ -4,7 +4,7 @@ Three cases, each with holds that are not renewed: one lock and unlock after the
 each; many tasks that hand one lock on, against a plain WAIT with a connection each. The agents of
 clients/conformance measure, in turns. A language whose agent cannot be built here is skipped.
 
-With --beside, the libraries of Go and Node are also measured beside those of another checkout, in turns.
+With --beside, the libraries of Go, Rust and Node are also measured beside those of another checkout.
 """
 
 from __future__ import annotations
@@ -82,7 +82,12 @@ def beside(agent: Agent, other: Agent, what: str, samples: int, field: str, **fi
 
 
 def agent_of(name: str, checkout: Path, directory: str) -> Agent:
-    """The agent of the Go or Node library in another checkout."""
+    """The agent of the library of Go, Rust or Node in another checkout."""
+    if name == "rust":
+        subprocess.run(
+            ["cargo", "build", "--release", "--example", "conformance_agent"], cwd=checkout, check=True
+        )
+        return Agent(f"rust of {checkout}", [str(checkout / "target/release/examples/conformance_agent")], {})
     if name != "go":
         subprocess.run([checkout / "scripts/node-library"], check=True)
         program = str(checkout / "clients/node/conformance_agent.mjs")
@@ -160,7 +165,7 @@ def main() -> int:
                         redislock(report, server.port, pairs, samples, rounds)
                 if "handoffs" in options.cases:
                     many(report, agent, "handoffs", HANDOFF_TASKS, samples, options.handoffs, least_handoffs)
-                if name in ("go", "node-redis", "ioredis") and options.beside:
+                if name in ("go", "rust", "node-redis", "ioredis") and options.beside:
                     with tempfile.TemporaryDirectory() as directory:
                         all_beside(agent, agent_of(name, options.beside, directory), server.port, options)
                 agent.ask("close", locks="l")
