@@ -1,0 +1,238 @@
+"""Commands, subscriptions and failovers over duplicates of a client of redis-py or valkey-py.
+
+Where the library has coroutines in one half and functions in the other, `settled` takes either.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from slock_client._clock import now
+from slock_client._transport import Command, NoReply, Runtime, ServerError
+
+_TICK = 0.05  # seconds until a listening connection takes up a new channel
+_AGAIN = 0.1  # seconds before a lost one is replaced
+_CHECK = 1.0  # seconds for which a primary counts that Sentinel has named
+_STALE = 1.0  # seconds after which the other side may have closed an idle connection
+# After these replies the primary may be another one.
+_DEMOTED = ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING", "MISCONF")
+
+
+async def settled(value: Any) -> Any:
+    """What a function or a coroutine of the library gives."""
+    return await value if inspect.isawaitable(value) else value
+
+
+class RedisLink:
+    """Duplicates of the program's client, for one process or event loop. Each has one command or batch at a time."""
+
+    def __init__(self, transport: Any, io: Runtime, switched: Callable[[], None]) -> None:
+        self._of, self._io, self._switched = transport, io, switched
+        self.batch, self.lanes = (1, 16) if transport.is_cluster else (500, 2)
+        self._idle: deque[tuple[Any, float]] = deque()  # duplicates, and since when they have been free
+        # By the node or the Sentinel: the channels, and what is called for them.
+        self._wanted: dict[Any, dict[str, tuple[Callable[[str], None], Callable[[], None]]]] = {}
+        self._read_now: set[Any] = set()  # the keys of `_wanted` that have a connection
+        self._followed: set[Any] = set()  # the Sentinels that tell of another primary
+        self._is_closed = False
+        self._address: Any = None  # of the primary that Sentinel named
+        self._generation = 0  # counts the primaries
+        self._checked = float("-inf")
+        self._manager: Any = None
+        self._sentinels: list[Any] = []
+        if transport.has_failover:
+            self._manager = copy.copy(transport.pool.sentinel_manager)
+            self._sentinels = [("Sentinel", number) for number in range(len(self._manager.sentinels))]
+            self._manager.sentinels = [transport.sentinel(number) for number in range(len(self._manager.sentinels))]
+
+    # --- commands
+
+    async def send(self, key: str | None, commands: list[Command]) -> list[Any]:
+        if self._of.has_failover and not self._followed and now() - self._checked > _CHECK:
+            await self._check()
+        generation, client = self._generation, None
+        try:
+            client = await self._take()
+            replies = await self._exchange(client, key, commands)
+        except self._of.failures as error:
+            await self._discard(client)
+            await self._check()
+            raise self._of.error(error) from error
+        if any(isinstance(reply, ServerError) and reply.code in _DEMOTED for reply in replies):
+            await self._check()
+        if generation != self._generation:
+            await self._discard(client)
+            raise NoReply("Sentinel has named another primary")
+        if self._is_closed:
+            await self._discard(client)
+        else:
+            self._idle.append((client, now()))
+        return replies
+
+    async def _take(self) -> Any:
+        """A duplicate for one caller. If an exception takes it from him, nobody gets it again."""
+        while True:
+            try:
+                client, since = self._idle.pop()
+            except IndexError:
+                return await settled(self._of.duplicate(self._manager))
+            if not self._of.is_single or now() - since < _STALE or not client.connection.can_read(timeout=0):
+                return client
+            await self._discard(client)
+
+    async def _exchange(self, client: Any, key: str | None, commands: list[Command]) -> list[Any]:
+        options = {}
+        if self._of.is_cluster:
+            options["target_nodes"] = client.PRIMARIES if key is None else [client.get_node_from_key(key)]
+        if len(commands) == 1:
+            try:
+                reply = await settled(client.execute_command(*commands[0], **options))
+            except self._of.failures as error:
+                reply = self._of.reply_of(error)
+            if key is None:
+                reply = list(reply.values()) if isinstance(reply, dict) else [reply]
+            return [reply]
+        if self._of.is_cluster:
+            [node] = options["target_nodes"]
+            client = self._of.of_node(node.host, node.port)
+        pipeline = client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        replies = await settled(pipeline.execute(raise_on_error=False))
+        if self._of.is_cluster:
+            await self._discard(client)
+        return [self._of.reply_of(reply) if isinstance(reply, Exception) else reply for reply in replies]
+
+    async def _discard(self, client: Any) -> None:
+        try:
+            if client is not None:
+                await settled(getattr(client, "aclose", client.close)())
+            if hasattr(client, "connection_pool"):
+                await settled(client.connection_pool.disconnect())
+        except self._of.failures:
+            pass
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._wanted.clear()
+        while self._idle:
+            await self._discard(self._idle.pop()[0])
+
+    # --- subscriptions
+
+    async def listen(
+        self, channel: str, heard: Callable[[str], None], changed: Callable[[], None]
+    ) -> Callable[[], None]:
+        try:
+            where = None
+            if self._of.is_cluster:
+                client = await self._take()
+                node = client.get_node_from_key(channel)
+                where = (node.host, node.port)
+                self._idle.append((client, now()))
+        except self._of.failures as error:
+            raise self._of.error(error) from error
+        self._want(where, channel, heard, changed)
+        return lambda: self._leave(channel)
+
+    def _leave(self, channel: str) -> None:
+        for names in list(self._wanted.values()):
+            names.pop(channel, None)
+
+    def _want(self, where: Any, channel: str, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
+        self._wanted.setdefault(where, {})[channel] = (heard, changed)
+        if where not in self._read_now:
+            self._read_now.add(where)
+            self._io.start(self._read(where))
+
+    async def _read(self, where: Any) -> None:
+        """Has a connection as long as channels of a node or Sentinel are wanted."""
+        names = self._wanted.get(where, {})
+        while names and not self._is_closed:
+            confirmed: set[str] = set()
+            try:
+                await self._subscribe(where, names, confirmed)
+            except (*self._of.failures, NoReply):
+                pass
+            self._followed.discard(where)
+            for name in confirmed & set(names):
+                names[name][1]()
+            if names and self._of.is_cluster:  # the slot may have another node by now
+                self._idle.clear()
+                for name, functions in list(names.items()):
+                    names.pop(name)
+                    self._io.spawn(self._listen_again(name, *functions))
+            await self._io.pause(_AGAIN)
+        self._read_now.discard(where)
+        if names and not self._is_closed:  # somebody has come in the meantime
+            channel, functions = names.popitem()
+            self._want(where, channel, *functions)
+
+    async def _listen_again(self, name: str, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
+        try:
+            await self.listen(name, heard, changed)
+        except NoReply:
+            changed()  # its requests are sent again, and find no subscriber
+
+    async def _subscribe(self, where: Any, names: dict[str, Any], confirmed: set[str]) -> None:
+        """Reads the messages of channels, until none is wanted, the connection is lost, or the primary is another."""
+        generation, sent, verb = self._generation, set[str](), "SUBSCRIBE" if where in self._sentinels else "SSUBSCRIBE"
+        client = self._of.listener(where, self._manager)
+        pubsub = client.pubsub()
+        try:
+            while names and not self._is_closed and (where in self._sentinels or generation == self._generation):
+                for name in set(names) - sent:
+                    await settled(pubsub.execute_command(verb, name))
+                for name in sent - set(names):
+                    await settled(pubsub.execute_command("SUNSUBSCRIBE", name))
+                sent = set(names)
+                reply = await settled(pubsub.parse_response(block=False, timeout=_TICK))
+                if not isinstance(reply, list):
+                    continue
+                kind, name = (bytes(word).decode("utf-8", "surrogateescape") for word in reply[:2])
+                if name in names and kind.endswith("message"):
+                    names[name][0](bytes(reply[2]).decode("utf-8", "replace"))
+                elif name in names and kind.endswith("unsubscribe"):
+                    return  # the slot has moved
+                elif name in names:
+                    confirmed.add(name)
+                    names[name][1]()
+        finally:
+            await settled(getattr(pubsub, "aclose", pubsub.close)())
+            await self._discard(client)
+
+    # --- Sentinel
+
+    def follow(self, is_wanted: bool) -> None:
+        for where in self._sentinels:
+            if not is_wanted:
+                self._wanted.get(where, {}).clear()
+            elif not self._wanted.get(where):
+                self._want(where, "+switch-master", lambda _: self._io.spawn(self._check()), lambda: self._heed(where))
+
+    def _heed(self, where: Any) -> None:
+        self._followed.add(where)
+        self._io.spawn(self._check())
+
+    async def _check(self) -> None:
+        """Asks the Sentinels for the primary. If it is another one, nothing goes to the former any more."""
+        if not self._of.has_failover:
+            return
+        self._checked = now()
+        self._manager = copy.copy(self._manager)
+        self._manager.sentinels = list(self._manager.sentinels)  # one caller at a time may change their order
+        try:
+            address = await settled(self._manager.discover_master(self._of.name))
+        except self._of.failures:
+            return  # the connections go on
+        before, self._address = self._address, address
+        if before not in (None, address):
+            self._generation += 1
+            former, self._idle = self._idle, deque()
+            self._switched()
+            for client, _ in former:
+                await self._discard(client)
