@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-FORMER = {"python-asyncio", "python-sync", "rust", "node-redis", "ioredis", "lettuce", "jedis"}
+FORMER = {"rust", "node-redis", "ioredis", "lettuce", "jedis"}
 
 # What is missing, in which of them, and the tests that show it.
 KNOWN: list[tuple[str, set[str], list[str]]] = [
@@ -43,10 +43,10 @@ KNOWN: list[tuple[str, set[str], list[str]]] = [
     ("one end", FORMER, ["cancelled while an upgrade waits", "quorum: the majority has lost the hold"]),
     ("REFUSED", FORMER, ["a token that was revoked"]),
     ("permissions", FORMER, ["a user with the commands for one key and no channels"]),
-    ("tag", FORMER - {"python-sync", "lettuce", "jedis"}, ["a tenant forges a grant"]),
+    ("tag", FORMER - {"lettuce", "jedis"}, ["a tenant forges a grant"]),
     (
         "asking again",
-        FORMER - {"python-sync"},
+        FORMER,
         [
             "a message is lost",
             "a request whose process is dead leaves the queue, though its channel has a subscriber",
@@ -72,7 +72,7 @@ KNOWN: list[tuple[str, set[str], list[str]]] = [
         ["a second change of mode while one is open is refused at once"],
     ),
     ("Lost", FORMER & {"rust"}, ["an upgrade of a hold that is gone"]),
-    ("closed", FORMER - {"python-sync"}, ["close releases nothing"]),
+    ("closed", FORMER, ["close releases nothing"]),
     ("close", FORMER, ["close can release what is held"]),
     ("memory", FORMER, ["memory: a write lock excludes writers and readers"]),
     ("failover", FORMER, ["test_a_planned_failover"]),

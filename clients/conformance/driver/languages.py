@@ -147,7 +147,7 @@ LANGUAGES = {
     language.name: language
     for language in (
         Language("python-asyncio", _python, {"api": "asyncio"}),
-        Language("python-sync", _python, {"api": "sync"}, notifies=False),
+        Language("python-sync", _python, {"api": "sync"}),
         Language("rust", _rust),
         Language("go", _go),
         Language("node-redis", _node_redis),

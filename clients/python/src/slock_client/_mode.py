@@ -8,7 +8,7 @@ from slock_client._lease import Lease
 from slock_client._options import Options
 from slock_client._protocol import REFUSE_FOR
 from slock_client._server import Server
-from slock_client.errors import NotHeldError, SlockError, TimedOutError
+from slock_client.errors import ClosedError, NotHeldError, SlockError, TimedOutError
 
 _SETTLING = 0.5  # seconds for which a change that timed out is settled first, at a server that replies
 
@@ -40,6 +40,9 @@ class Change:
         except NotHeldError:
             self.is_left = False
             lease.lose("gone")
+        except ClosedError:
+            lease.raise_problem()  # its wait was ended because of that
+            raise
         except TimedOutError:
             if self.is_left:
                 self._is_settling = True
