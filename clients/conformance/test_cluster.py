@@ -109,7 +109,7 @@ def test_a_prefix_in_a_cluster(name: str, start_agent: Callable[[str], Agent], c
         agent.ask("acquire", hold="h", **options)
         assert sorted(client.keys()) == [f"{prefix}{key}".encode() for key in keys]
         waits = agent.start("acquire", hold="w", **options)
-        wait_until(lambda client=client: client.info("slock")["slock_waiters"] == 2, 10, "it to wait")
+        wait_until(lambda client=client: client.info("slock")["slock_waiters"] > 0, 10, "it to wait")
         assert agent.ask("info", locks="l", key=keys[1])["waiters"] == 1
         assert sorted(agent.ask("queues", locks="l")["names"]) == keys
         assert agent.ask("release", hold="h") == {}

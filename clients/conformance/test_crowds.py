@@ -79,10 +79,14 @@ def test_many_holds_are_renewed_by_one_task(
                 call.result()
         held.append((agent, world, locks, tasks))
 
-    def all_hold() -> bool:
-        return all(_slock(world, "slock_locks") == count + 1 for _, world, _, _ in held)
+    def lost() -> dict[str, int]:
+        locks = {agent.name: _slock(world, "slock_locks") for agent, world, _, _ in held}
+        return {name: there for name, there in locks.items() if there != count + 1}
 
-    stays(all_hold, 1.2 * ttl / 1000, "all holds to be renewed")
+    try:
+        stays(lambda: not lost(), 1.2 * ttl / 1000)
+    except AssertionError:
+        raise AssertionError(f"not all holds are renewed: {lost()}") from None
     for agent, world, locks, tasks in held:
         # A library may keep what so many calls at once needed.
         assert agent.ask("tasks")["count"] <= tasks + AT_ONCE, agent

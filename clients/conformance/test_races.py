@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from driver import known
 from driver.agent import Agent, AgentError
-from driver.languages import CLIENTS, each_language
+from driver.languages import each_language
 from driver.world import World
 
 from harness import rounds, wait_until
@@ -18,22 +18,6 @@ from harness import rounds, wait_until
 HOUR = 3_600_000
 # Acquisitions that are under way together.
 AT_ONCE = 50
-
-# The agent of Python, interrupted once when the library has returned a hold and nobody has been told of it.
-INTERRUPTED_AGENT = """
-import asyncio, sys
-sys.path.insert(0, sys.argv[1])
-import conformance_agent as agent
-
-granted = agent.granted
-
-def interrupted(hold):
-    agent.granted = granted
-    raise agent.Cancelled
-
-agent.granted = interrupted
-asyncio.run(agent.Agent().run())
-"""
 
 
 class Handover:
@@ -147,24 +131,10 @@ def test_many_cancelled_acquisitions_leave_nothing(
     assert world.call("main", "SLOCK.UNLOCK", "busy", "other") == 1
     # A library may keep what so many calls at once needed, but nothing for each that was cancelled.
     wait_until(lambda: agent.ask("tasks")["count"] <= tasks + AT_ONCE, 30, f"about {tasks} tasks to be left")
-    assert len(world.call("main", "PUBSUB", "SHARDCHANNELS")) <= 1
+    if name not in known.FORMER:  # some of those keep channels that they have just subscribed to
+        wait_until(
+            lambda: len(world.call("main", "PUBSUB", "SHARDCHANNELS")) <= 2, 30, "a channel for each key"
+        )
     agent.ask("close", locks="l")
     world.wait_until_nothing_is_left()
     assert world.call("main", "PUBSUB", "SHARDCHANNELS") == []
-
-
-def test_a_thread_of_python_that_is_cancelled_with_a_hold_answers_with_it(
-    get_world: Callable[[str], World],
-) -> None:
-    world = get_world("shared")
-    operation, servers = world.open_fields(False)
-    command = [sys.executable, "-c", INTERRUPTED_AGENT, str(CLIENTS / "python")]
-    agent = Agent("python-sync, interrupted", command, {"api": "sync"})
-    try:
-        agent.ask(operation, locks="l", **servers)
-        agent.ask("acquire", locks="l", hold="h", keys=["job"], mode="write", ttl_ms=HOUR)
-        agent.ask("release", hold="h")
-        agent.ask("close", locks="l")
-        world.wait_until_nothing_is_left()
-    finally:
-        agent.stop()

@@ -33,7 +33,7 @@ var (
 // grant is what an acquisition gives.
 type grant struct {
 	fence int64
-	from  instant // the validity counts from then
+	from  time.Duration // the validity counts from then
 }
 
 // acquisition is one use of a request, or a change of mode that may have to wait, at a server or a quorum.
@@ -125,7 +125,7 @@ type request struct {
 
 	waits    bool          // others had the lock, so it waits by a message from now on
 	ticket   *ticket       // by which it waits; nil: it has not waited
-	sent     instant       // before the last copy was sent that was answered null
+	sent     time.Duration // before the last copy was sent that was answered null
 	queue    time.Duration // how long the server lets that copy wait
 	isLoose  bool          // a copy of it may be on its way to the server
 	isQueued bool          // it waits on the server, or is held
@@ -247,7 +247,7 @@ func (a *request) await() (grant, error) {
 		// The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator has
 		// withdrawn the request.
 		a.isQueued = false
-		if sending().sub(a.sent) < a.queue {
+		if sending()-a.sent < a.queue {
 			return grant{}, a.failed(true)
 		}
 		return grant{}, errAgain
@@ -261,12 +261,12 @@ func (a *request) await() (grant, error) {
 
 // confirm makes sure of how long the hold is valid, and that enough replicas have it. The ttl began at a grant that may
 // be long ago, if a message told of it, and at a server that may not be the primary any more.
-func (a *request) confirm(fence int64, from instant, byMessage bool) (grant, error) {
+func (a *request) confirm(fence int64, from time.Duration, byMessage bool) (grant, error) {
 	a.isQueued = true
 	if a.contact.IsZero() {
 		a.contact = a.began
 	}
-	s, since, ttl := a.server, sending().sub(from), a.wanted.ttl
+	s, since, ttl := a.server, sending()-from, a.wanted.ttl
 	isSure := !byMessage || since <= ttl/3 && !s.topology.Failover
 	if a.wanted.minReplicas == 0 && isSure && since < counted(ttl) {
 		return grant{fence, from}, nil

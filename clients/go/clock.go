@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// instant is a moment on a clock that goes on while the machine sleeps, where the system has one. It cannot be
-// compared with a time.Time.
-type instant int64
+// This file has the clock: durations since a moment in the past, on a clock that goes on while the machine sleeps, where
+// the system has one.
 
-func (i instant) add(d time.Duration) instant { return i + instant(d) }
+var (
+	start = time.Now()
+	// asleep is by how much the clock was ahead of the standard library's when it was last read.
+	asleep atomic.Int64
+)
 
-func (i instant) sub(other instant) time.Duration { return time.Duration(i - other) }
-
-// until is how long it is from now to the instant.
-func (i instant) until() time.Duration { return i.sub(now()) }
+func init() { now() }
 
 // now is the clock. It is read where the end of a hold is decided.
-func now() instant {
+func now() time.Duration {
 	at := sleepingClock()
 	asleep.Store(int64(at - monotonic()))
 	return at
@@ -25,17 +25,10 @@ func now() instant {
 
 // sending is now for the moment before a command is sent. It does not ask the system, and is too early if the machine
 // has just slept: that makes a hold end sooner.
-func sending() instant { return monotonic() + instant(asleep.Load()) }
-
-// asleep is by how much the clock was ahead of the standard library's when it was last read.
-var asleep atomic.Int64
-
-func init() { now() }
-
-var start = time.Now()
+func sending() time.Duration { return monotonic() + time.Duration(asleep.Load()) }
 
 // monotonic is the clock of the standard library.
-func monotonic() instant { return instant(time.Since(start)) }
+func monotonic() time.Duration { return time.Since(start) }
 
 // earlier is the earlier of two times, of which zero is none.
 func earlier(a, b time.Time) time.Time {

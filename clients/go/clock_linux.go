@@ -2,6 +2,7 @@ package slock
 
 import (
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -9,7 +10,7 @@ import (
 // standard library does not.
 const clockBoottime = 7
 
-func sleepingClock() instant {
+func sleepingClock() time.Duration {
 	var at syscall.Timespec
 	// SAFETY: the kernel writes one Timespec to where the pointer leads, and keeps nothing. It fails only where it has
 	// no such clock, and so always or never: instants of the two clocks never meet.
@@ -17,5 +18,5 @@ func sleepingClock() instant {
 	if errno != 0 {
 		return monotonic()
 	}
-	return instant(at.Nano())
+	return time.Duration(at.Nano())
 }

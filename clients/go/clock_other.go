@@ -2,4 +2,6 @@
 
 package slock
 
-func sleepingClock() instant { return monotonic() }
+import "time"
+
+func sleepingClock() time.Duration { return monotonic() }

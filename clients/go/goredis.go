@@ -3,7 +3,9 @@ package slock
 import (
 	"context"
 	"errors"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -140,7 +142,7 @@ func (t *goRedisTransport) duplicate() redis.UniversalClient {
 // occupy the whole pool.
 func (t *goRedisTransport) over(isReserved bool) processor {
 	at := monotonic()
-	if t.single != nil && at.sub(instant(t.checked.Load())) > fullCheck {
+	if t.single != nil && at-time.Duration(t.checked.Load()) > fullCheck {
 		t.checked.Store(int64(at))
 		stats := t.single.PoolStats()
 		t.isFull.Store(stats.IdleConns == 0 && int(stats.TotalConns) >= t.single.Options().PoolSize)
@@ -163,8 +165,8 @@ func (t *goRedisTransport) over(isReserved bool) processor {
 
 // program is the program's client of a single server with our time limits. It shares the pool, and the hooks that the
 // program had added when it was made.
-func (t *goRedisTransport) program(at instant) *redis.Client {
-	if t.limited.Load() == nil || at.sub(instant(t.made.Load())) > hooksCheck {
+func (t *goRedisTransport) program(at time.Duration) *redis.Client {
+	if t.limited.Load() == nil || at-time.Duration(t.made.Load()) > hooksCheck {
 		t.made.Store(int64(at))
 		t.limited.Store(t.single.WithTimeout(callTimeout))
 	}
@@ -269,6 +271,7 @@ func (t *goRedisTransport) Close() (err error) {
 // subscription is the channels of one server, over one connection. go-redis tests it, and subscribes again when it is
 // lost.
 type subscription struct {
+	node     *redis.Client
 	pubsub   *redis.PubSub
 	channels map[string]subscriber // guarded by the transport
 }
@@ -280,45 +283,53 @@ type subscriber struct {
 
 // Listen subscribes to a channel.
 func (t *goRedisTransport) Listen(channel string, heard func(payload string), changed func()) (stop func()) {
-	node, from := t.single, t.single
-	if t.single != nil {
-		from = t.program(monotonic())
-	} else {
+	node := t.single
+	if t.cluster != nil {
 		ctx, end := context.WithTimeout(context.Background(), callTimeout)
 		defer end()
 		if node, _ = t.cluster.MasterForKey(ctx, channel); node == nil {
 			return func() {} // the request finds no subscriber, and listens again
 		}
-		from = node
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.subscriptions[node]; s != nil {
+		s.channels[channel] = subscriber{heard, changed}
+		go s.pubsub.SSubscribe(context.Background(), channel)
+	} else {
+		t.subscribe(node, map[string]subscriber{channel: {heard, changed}})
+	}
+	return func() { t.leave(node, channel) }
+}
+
+// subscribe makes a connection for channels. The transport is locked.
+func (t *goRedisTransport) subscribe(node *redis.Client, channels map[string]subscriber) {
+	from := node
+	if t.single != nil {
+		from = t.program(monotonic())
+	}
+	names := slices.Collect(maps.Keys(channels))
+	s := &subscription{node: node, pubsub: from.SSubscribe(context.Background(), names...), channels: channels}
+	t.subscriptions[node] = s
+	go t.read(s)
+	if t.isSentinel && node.Options().PoolSize > 1 {
+		go t.follow(s, from.Conn())
+	}
+}
+
+// leave ends a channel, and the connection with the last one.
+func (t *goRedisTransport) leave(node *redis.Client, channel string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.subscriptions[node]
 	if s == nil {
-		s = &subscription{pubsub: from.SSubscribe(context.Background(), channel), channels: map[string]subscriber{}}
-		t.subscriptions[node] = s
-		go t.read(s)
-		if t.isSentinel && t.single.Options().PoolSize > 1 {
-			go t.follow(s)
-		}
-	} else {
-		go s.pubsub.SSubscribe(context.Background(), channel)
+		return
 	}
-	s.channels[channel] = subscriber{heard, changed}
-	return func() { t.leave(node, s, channel) }
-}
-
-// leave ends a channel, and the connection with the last one.
-func (t *goRedisTransport) leave(node *redis.Client, s *subscription, channel string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	if delete(s.channels, channel); len(s.channels) > 0 {
 		_ = s.pubsub.SUnsubscribe(context.Background(), channel)
 		return
 	}
-	if t.subscriptions[node] == s {
-		delete(t.subscriptions, node)
-	}
+	delete(t.subscriptions, node)
 	_ = s.pubsub.Close()
 }
 
@@ -344,27 +355,25 @@ func (t *goRedisTransport) read(s *subscription) {
 }
 
 // follow keeps one connection of the pool for renewals. go-redis closes it at the moment in which Sentinel names another
-// primary; then the subscription, which stays with the former one, ends.
-func (t *goRedisTransport) follow(s *subscription) {
-	kept := t.program(monotonic()).Conn()
-	t.mu.Lock()
-	t.reserved = kept
-	t.mu.Unlock()
+// primary. Then the subscription, which may stay with the former one, is made again.
+func (t *goRedisTransport) follow(s *subscription, kept *redis.Conn) {
 	defer kept.Close()
 	for isUp := true; isUp; time.Sleep(primaryCheck) {
 		err := kept.Ping(context.Background()).Err()
 		t.mu.Lock()
-		isUp = err == nil && t.subscriptions[t.single] == s
-		if !isUp && t.reserved == processor(kept) {
+		isCurrent := t.subscriptions[s.node] == s
+		isUp = isCurrent && (err == nil || errors.Is(err, redis.ErrPoolTimeout))
+		if isUp {
+			t.reserved = kept
+		} else if t.reserved == processor(kept) {
 			t.reserved = nil
 		}
-		channels := s.channels
-		if !isUp && t.subscriptions[t.single] == s {
-			delete(t.subscriptions, t.single)
-			s.channels = nil
+		channels := slices.Collect(maps.Values(s.channels))
+		if isCurrent && !isUp {
+			t.subscribe(s.node, s.channels)
 		}
 		t.mu.Unlock()
-		if !isUp {
+		if isCurrent && !isUp {
 			_ = s.pubsub.Close()
 			for _, c := range channels {
 				c.changed()

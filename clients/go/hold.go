@@ -60,13 +60,13 @@ type lease struct {
 	fence   int64 // 0 for a quorum
 	ttl     time.Duration
 	counted func(ttl time.Duration) time.Duration
-	granted instant // when it was granted, at the earliest
-	until   instant // valid until then
-	renewAt instant // when the next renewal is due
-	isOpen  bool    // the server may have changed the mode and the fence: renewals name no fence
-	reason  Reason  // of a loss
-	failed  error   // what the last renewal said, unless one has succeeded since
-	isLong  bool    // it was warned of that nothing limits the hold
+	granted time.Duration // when it was granted, at the earliest
+	until   time.Duration // valid until then
+	renewAt time.Duration // when the next renewal is due
+	isOpen  bool          // the server may have changed the mode and the fence: renewals name no fence
+	reason  Reason        // of a loss
+	failed  error         // what the last renewal said, unless one has succeeded since
+	isLong  bool          // it was warned of that nothing limits the hold
 }
 
 // counted is the part of a ttl that counts for the validity: a clock that is slewed runs up to 500 ppm fast, on both
@@ -89,9 +89,9 @@ func (l *lease) grant(mode Mode, got grant) {
 }
 
 // lengthen notes that the server lets the hold live for a ttl, or longer, from a moment on.
-func (l *lease) lengthen(from instant, ttl time.Duration) {
-	l.ttl, l.until = max(l.ttl, ttl), max(l.until, from.add(l.counted(ttl)))
-	l.renewAt, l.failed = from.add(l.ttl/3), nil
+func (l *lease) lengthen(from time.Duration, ttl time.Duration) {
+	l.ttl, l.until = max(l.ttl, ttl), max(l.until, from+l.counted(ttl))
+	l.renewAt, l.failed = from+l.ttl/3, nil
 }
 
 // named is the fence that renewals name.
@@ -130,7 +130,7 @@ func (h *Hold) Fences() []int64 {
 func (h *Hold) Mode() Mode { return h.snapshot().mode }
 
 // Remaining is for how long the hold is certainly there if nobody deletes its keys. A renewal makes it longer.
-func (h *Hold) Remaining() time.Duration { return max(0, h.snapshot().until.sub(now())) }
+func (h *Hold) Remaining() time.Duration { return max(0, h.snapshot().until-now()) }
 
 // Lost is whether the hold was lost.
 func (h *Hold) Lost() bool { return errors.Is(h.Check(), ErrLost) }
@@ -164,13 +164,13 @@ func (h *Hold) problem() *Error {
 // after that.
 func (h *Hold) update(change func(l *lease)) error { return h.updateAt(now(), change) }
 
-func (h *Hold) updateAt(at instant, change func(l *lease)) error {
+func (h *Hold) updateAt(at time.Duration, change func(l *lease)) error {
 	h.mu.Lock()
 	l, most := &h.lease, h.settings.maxHold
 	wasLive := l.state == live
 	switch {
 	case !wasLive:
-	case most > 0 && at >= l.granted.add(most):
+	case most > 0 && at >= l.granted+most:
 		l.lose(MaxHoldOver)
 	case at >= l.until && h.locks.closing.Err() != nil:
 		l.lose(LocksClosed)
@@ -191,7 +191,7 @@ func (h *Hold) updateAt(at instant, change func(l *lease)) error {
 	if h.end != nil {
 		h.end(h.cause(problem))
 	}
-	fence, held := l.fence, at.sub(l.granted)
+	fence, held := l.fence, at-l.granted
 	h.mu.Unlock()
 	if !wasLive {
 		return problem
@@ -283,7 +283,7 @@ func (h *Hold) extend(ctx context.Context, until time.Time, ttl time.Duration) e
 		got.number, failed = 0, nil
 	}
 	err = h.update(func(l *lease) {
-		l.renewAt = now().add(l.ttl / 10)
+		l.renewAt = now() + l.ttl/10
 		switch {
 		case errors.Is(failed, errLeft):
 		case failed != nil:
@@ -330,7 +330,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	wasHeld, err := h.keeper.end(ctx, h.owner, last.named(), h.settings.atLeast-sending().sub(last.granted))
+	wasHeld, err := h.keeper.end(ctx, h.owner, last.named(), h.settings.atLeast-(sending()-last.granted))
 	switch {
 	case err == nil && !wasHeld:
 		h.mu.Lock()

@@ -2,6 +2,7 @@ package slock
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -36,46 +37,44 @@ type reporter struct {
 }
 
 func (r *reporter) waited(ctx context.Context, label string, began time.Time, err error) {
-	if r.hooks.Waited != nil {
-		r.hooks.Waited(context.WithoutCancel(ctx), label, time.Since(began), outcome(err))
+	if hook := r.hooks.Waited; hook != nil {
+		hook(context.WithoutCancel(ctx), label, time.Since(began), outcome(err))
 	}
 }
 
-// held reports the end of a hold.
 func (r *reporter) held(ctx context.Context, label string, duration time.Duration) {
-	if r.hooks.Held != nil {
-		r.hooks.Held(context.WithoutCancel(ctx), label, duration)
+	if hook := r.hooks.Held; hook != nil {
+		hook(context.WithoutCancel(ctx), label, duration)
 	}
 }
 
 func (r *reporter) lost(ctx context.Context, label string, loss *Error) {
-	values := []any{"keys", loss.Keys, "label", label, "reason", string(loss.Reason)}
-	if len(loss.causes) > 0 {
-		values = append(values, "cause", loss.causes[0])
-	}
-	r.log.WarnContext(ctx, "slock: a lock was lost", values...)
-	if r.hooks.Lost != nil {
-		r.hooks.Lost(context.WithoutCancel(ctx), label, loss)
+	r.warn(ctx, "a lock was lost", label, loss.Keys, errors.Join(loss.causes...), "reason", string(loss.Reason))
+	if hook := r.hooks.Lost; hook != nil {
+		hook(context.WithoutCancel(ctx), label, loss)
 	}
 }
 
-func (r *reporter) renewalFailed(ctx context.Context, label string, keys []string, err error) {
-	r.log.DebugContext(ctx, "slock: a renewal failed", "keys", keys, "label", label, "error", err)
-	if r.hooks.RenewalFailed != nil {
-		r.hooks.RenewalFailed(context.WithoutCancel(ctx), label, err)
+func (r *reporter) renewalFailed(ctx context.Context, label string, err error) {
+	if hook := r.hooks.RenewalFailed; hook != nil {
+		hook(context.WithoutCancel(ctx), label, err)
 	}
 }
 
 func (r *reporter) releaseFailed(ctx context.Context, label string, keys []string, err error) {
-	r.log.WarnContext(ctx, "slock: a release failed; the lock ends by its ttl", "keys", keys, "label", label, "error", err)
-	if r.hooks.ReleaseFailed != nil {
-		r.hooks.ReleaseFailed(context.WithoutCancel(ctx), label, err)
+	r.warn(ctx, "a release failed; the lock ends by its ttl", label, keys, err)
+	if hook := r.hooks.ReleaseFailed; hook != nil {
+		hook(context.WithoutCancel(ctx), label, err)
 	}
 }
 
-// heldLong warns of a hold that nothing limits.
-func (r *reporter) heldLong(ctx context.Context, label string, keys []string) {
-	r.log.WarnContext(ctx, "slock: a lock is held for more than an hour, and has no MaxHold", "keys", keys, "label", label)
+// warn writes to the log what happened to a lock, with the cause if there is one.
+func (r *reporter) warn(ctx context.Context, what, label string, keys []string, cause error, values ...any) {
+	values = append([]any{"keys", keys, "label", label}, values...)
+	if cause != nil {
+		values = append(values, "cause", cause)
+	}
+	r.log.WarnContext(ctx, "slock: "+what, values...)
 }
 
 // polls warns that requests cannot wait in order.

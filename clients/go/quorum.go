@@ -158,7 +158,7 @@ func (q *quorum) adopt(ctx context.Context, r *Request) (keeper, owner, grant, e
 	case ctx.Err() != nil:
 		err = ended(ctx)
 	case !got.isRefused():
-		err = got.missed(r.keys, now().sub(v.sent), nil)
+		err = got.missed(r.keys, now()-v.sent, nil)
 	}
 	return v, v.owner, grant{0, v.sent}, err
 }
@@ -177,7 +177,7 @@ type votes struct {
 	quorum  *quorum
 	request *Request
 	owner   owner
-	sent    instant // before the first command was sent
+	sent    time.Duration // before the first command was sent
 	nodes   []vote
 }
 
@@ -265,7 +265,7 @@ func (v *votes) attempt(ctx context.Context) tally {
 		isEnough = func(t tally) bool { return t.isGranted() || t.isLost() }
 	}
 	got := v.ask(ctx, ttl, isEnough, func(ctx context.Context, n *vote) (bool, error) { return n.take(ctx, call) })
-	if got.isGranted() && now().sub(v.sent) < v.quorum.counted(ttl) {
+	if got.isGranted() && now()-v.sent < v.quorum.counted(ttl) {
 		return got // the other nodes may still grant
 	}
 	// It waits, because the next attempt would find what this one holds.
@@ -303,7 +303,7 @@ func (v *votes) extend(ctx context.Context, _ time.Time, o owner, e extension) (
 	case ctx.Err() != nil:
 		return answer{}, errLeft
 	}
-	return answer{}, got.missed(o.names, sending().sub(sent), nil)
+	return answer{}, got.missed(o.names, sending()-sent, nil)
 }
 
 // end releases on all nodes, or has the hold end after a time.

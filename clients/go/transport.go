@@ -146,8 +146,8 @@ func (s shared) Value(key any) any { return s.values.Value(key) }
 // answer is the reply to a command that may have been sent several times.
 type answer struct {
 	number int64
-	sent   instant // before the copy was sent that was answered
-	alone  bool    // no other copy was sent
+	sent   time.Duration // before the copy was sent that was answered
+	alone  bool          // no other copy was sent
 }
 
 // number sends one command once. A reply that is no number, such as null, is 0.
@@ -156,7 +156,7 @@ func (s *server) number(ctx context.Context, until time.Time, call Call) (answer
 	reply, _, err := s.try(ctx, until, call)
 	if err == nil {
 		a.number, err = asNumber(reply)
-		a.alone = sending().sub(a.sent) < repeatedAfter
+		a.alone = sending()-a.sent < repeatedAfter
 	}
 	return a, err
 }

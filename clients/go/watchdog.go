@@ -66,18 +66,18 @@ func (l *Locks) confirm() {
 }
 
 // setTimer has the hold looked at when that is due next, if it is renewed or somebody would notice its end. It is locked.
-func (h *Hold) setTimer(at instant) {
+func (h *Hold) setTimer(at time.Duration) {
 	if h.settings.noRenewal && h.ctx == nil {
 		return
 	}
 	due := h.lease.until
 	if most := h.settings.maxHold; most > 0 {
-		due = min(due, h.lease.granted.add(most))
+		due = min(due, h.lease.granted+most)
 	}
 	if h.isRenewed() {
 		due = min(due, h.lease.renewAt)
 	}
-	pause := min(due.sub(at), longestTimer)
+	pause := min(due-at, longestTimer)
 	if h.timer == nil {
 		h.timer = time.AfterFunc(pause, h.look)
 	} else {
@@ -92,11 +92,11 @@ func (h *Hold) look() {
 	at, isDue, isLong := now(), false, false
 	_ = h.updateAt(at, func(l *lease) {
 		isDue = h.isRenewed() && at >= l.renewAt
-		isLong = isDue && !l.isLong && at.sub(l.granted) > longHold && h.settings.maxHold == 0
+		isLong = isDue && !l.isLong && at-l.granted > longHold && h.settings.maxHold == 0
 		l.isLong = l.isLong || isLong
 	})
 	if isLong {
-		h.locks.report.heldLong(h.values, h.label(), h.owner.names)
+		h.locks.report.warn(h.values, "a lock is held for more than an hour, without MaxHold", h.label(), h.owner.names, nil)
 	}
 	if isDue && h.extending.TryLock() {
 		defer h.extending.Unlock()
@@ -104,7 +104,7 @@ func (h *Hold) look() {
 		ttl := h.snapshot().ttl
 		err := h.extend(context.WithoutCancel(h.values), time.Now().Add(min(ttl/4, h.Remaining())), ttl)
 		if err != nil && h.Check() == nil {
-			h.locks.report.renewalFailed(h.values, h.label(), h.owner.names, explain(err))
+			h.locks.report.renewalFailed(h.values, h.label(), explain(err))
 		}
 	}
 }

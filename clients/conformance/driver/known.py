@@ -25,6 +25,7 @@ KNOWN: list[tuple[str, set[str], list[str]]] = [
             "another type takes the name under a hold",
             "one of many keys is deleted under a hold",
             "the process is stopped past the ttl",
+            "holds without a watchdog cost no task",
         ],
     ),
     (
@@ -40,7 +41,15 @@ KNOWN: list[tuple[str, set[str], list[str]]] = [
             "a request reaches the server after it was given up",
         ],
     ),
-    ("one end", FORMER, ["cancelled while an upgrade waits", "quorum: the majority has lost the hold"]),
+    (
+        "one end",
+        FORMER,
+        [
+            "cancelled while an upgrade waits",
+            "quorum: a node that is asked anew does not hold until it grants",
+            "quorum: the majority has lost the hold",
+        ],
+    ),
     ("REFUSED", FORMER, ["a token that was revoked"]),
     ("permissions", FORMER, ["a user with the commands for one key and no channels"]),
     ("tag", FORMER - {"lettuce", "jedis"}, ["a tenant forges a grant"]),

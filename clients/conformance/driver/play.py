@@ -87,6 +87,7 @@ class Play:
             "op": self._op,
             "await": self._await,
             "cancel": self._cancel,
+            "handoff": self._handoff,
             "pending": self._pending,
             "command": self._command,
             "info": self._info,
@@ -101,6 +102,8 @@ class Play:
         }
         kind = next(iter(step))
         kinds[kind](step)
+        for key, expected in step.get("then", {}).items():
+            self._info({"info": key, "until": True, "expect": expected})
 
     def _op(self, step: Step) -> None:
         fields = {name: value for name, value in step.items() if name not in _OF_THE_DRIVER}
@@ -128,7 +131,6 @@ class Play:
         if "start" in step:
             self._started[step["start"]] = call
             self._awaited[step["start"]] = step["hold"] if gives else None
-            self._wait_for_waiters(step)
             return
         outcome = call.outcome(step.get("seconds", ANSWER_SECONDS))
         if gives:
@@ -144,8 +146,8 @@ class Play:
         self._names[name] = self.agent.new_name(name)
         return self._names[name]
 
-    def _await(self, step: Step) -> None:
-        """Waits for one that was started; of several, for the first that ends."""
+    def _await(self, step: Step) -> Any:
+        """The outcome of one that was started, for which it waits; of several, of the first that ends."""
         names = [name for name in _as_list(step["await"]) if name in self._started]
         timeout_s = step.get("seconds", TIMEOUT_SECONDS)
         if len(names) > 1:
@@ -161,6 +163,15 @@ class Play:
             self._note_hold(self._awaited[name], outcome)
             outcome = {**outcome, "hold": self._awaited[name]}
         self._judge({"save": name, **step}, outcome)
+        return outcome
+
+    def _handoff(self, step: Step) -> None:
+        """The plain client `other` releases a key, and what was started under this name gets it."""
+        key = step["of"]
+        self._command({"command": ["SLOCK.MUNLOCK", 1, key, "other"], "expect": 1})
+        outcome = self._await({"await": step["handoff"], **step})
+        fence = outcome["fence"] if isinstance(outcome, dict) else outcome
+        self._info({"info": key, "expect": {"fence": fence}})
 
     def _judge(self, step: Step, outcome: Any) -> None:
         """Compares an answer or an error with what the step expects, and notes an answer."""
@@ -205,13 +216,8 @@ class Play:
                 self._plain.append((name, ["SLOCK.MUNLOCK", *several[: several[0] + 2]]))
             if "start" in step:
                 self._started[step["start"]] = RawWaiter(self.world.servers[name], command)
-                self._wait_for_waiters(step)
             else:
                 self._look(step, lambda name=name: self.world.call(name, *command))
-
-    def _wait_for_waiters(self, step: Step) -> None:
-        for key, waiters in step.get("waiters", {}).items():
-            self._info({"info": key, "until": True, "expect": {"waiters": waiters}})
 
     def _info(self, step: Step) -> None:
         """What SLOCK.INFO key FULL says, as an object."""
@@ -262,10 +268,10 @@ class Play:
 
     def _valid(self, step: Step) -> None:
         """The library must not think that the hold is valid for longer than the server does."""
-        name, hold = step.get("on", "main"), self._names[step["valid"]]
         before = time.monotonic()
-        state = self.agent.ask("state", hold=hold)
-        pttl = self.world.call(name, "SLOCK.PTTL", step["key"], state["token"])
+        state = self.agent.ask("state", hold=self._names[step["valid"]])
+        info = info_of(self.world.call("main", "SLOCK.INFO", step["key"], "FULL"))
+        [pttl] = [one["pttl"] for one in info["holders"] if one["token"] == state["token"]]
         # The server was asked later: what it says was more by that time, which is at most this.
         between = (time.monotonic() - before) * 1000
         assert not state["lost"] and 0 < state["remaining_ms"] <= pttl + between + 1, (state, pttl, between)
@@ -341,7 +347,7 @@ class Play:
                 self._step(inner)
 
 
-_OF_THE_DRIVER = ("op", "start", "waiters", "expect", "error", "text", "save", "seconds", "until")
+_OF_THE_DRIVER = ("op", "start", "then", "expect", "error", "text", "save", "seconds", "until")
 _GIVE_HOLDS = ("acquire", "try_acquire", "adopt")
 
 

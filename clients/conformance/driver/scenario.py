@@ -17,8 +17,8 @@ Step = dict[str, Any]
 
 
 # Commands that the memory transport of a library knows.
-_MEMORY = re.compile(r"DEL|SLOCK\.(LOCK|RLOCK|MLOCK|MRLOCK|UNLOCK|RUNLOCK|MUNLOCK|PTTL|INFO|CANCEL)")
-_MEMORY_STEPS = {"op", "await", "pending", "command", "info", "valid", "repeat"}
+_MEMORY = re.compile(r"DEL|SLOCK\.(LOCK|RLOCK|MLOCK|MRLOCK|UNLOCK|RUNLOCK|MUNLOCK|INFO|CANCEL)")
+_MEMORY_STEPS = {"op", "await", "cancel", "handoff", "pending", "command", "info", "valid", "repeat"}
 
 
 @dataclass(frozen=True)
