@@ -64,6 +64,8 @@ def _parse(name: str, words: list[Any]) -> _Asked:
     asked.mode = "upgrade" if name == "UPGRADE" else "read" if "RLOCK" in name else "write"
     if not name.endswith("UNLOCK") and name not in ("CANCEL", "PTTL"):
         asked.ttl = int(rest.pop(0)) / 1000
+        if not 0 < asked.ttl <= 86400:
+            raise ServerError("ERR the ttl must be 1 to 86400000 ms")
     while rest:
         option = str(rest.pop(0)).upper()
         if option in _FLAGS:

@@ -17,7 +17,6 @@ from slock_client._transport import Command, NoReply, Runtime, ServerError
 _TICK = 0.05  # seconds until a listening connection takes up a new channel
 _AGAIN = 0.1  # seconds before a lost one is replaced
 _CHECK = 1.0  # seconds for which a primary counts that Sentinel has named
-_STALE = 1.0  # seconds after which the other side may have closed an idle connection
 # After these replies the primary may be another one.
 _DEMOTED = ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING", "MISCONF")
 
@@ -33,7 +32,7 @@ class RedisLink:
     def __init__(self, transport: Any, io: Runtime, switched: Callable[[], None]) -> None:
         self._of, self._io, self._switched = transport, io, switched
         self.batch, self.lanes = (1, 16) if transport.is_cluster else (500, 2)
-        self._idle: deque[tuple[Any, float]] = deque()  # duplicates, and since when they have been free
+        self._idle: deque[Any] = deque()  # duplicates that are free
         # By the node or the Sentinel: the channels, and what is called for them.
         self._wanted: dict[Any, dict[str, tuple[Callable[[str], None], Callable[[], None]]]] = {}
         self._read_now: set[Any] = set()  # the keys of `_wanted` that have a connection
@@ -70,18 +69,22 @@ class RedisLink:
         if self._is_closed:
             await self._discard(client)
         else:
-            self._idle.append((client, now()))
+            self._idle.append(client)
         return replies
 
     async def _take(self) -> Any:
         """A duplicate for one caller. If an exception takes it from him, nobody gets it again."""
         while True:
             try:
-                client, since = self._idle.pop()
+                client = self._idle.pop()
             except IndexError:
                 return await settled(self._of.duplicate(self._manager))
-            if not self._of.is_single or now() - since < _STALE or not client.connection.can_read(timeout=0):
-                return client
+            try:
+                # What can be read without a command is the end of the connection.
+                if not self._of.is_single or not client.connection.can_read(timeout=0):
+                    return client
+            except self._of.failures:
+                pass
             await self._discard(client)
 
     async def _exchange(self, client: Any, key: str | None, commands: list[Command]) -> list[Any]:
@@ -120,7 +123,7 @@ class RedisLink:
         self._is_closed = True
         self._wanted.clear()
         while self._idle:
-            await self._discard(self._idle.pop()[0])
+            await self._discard(self._idle.pop())
 
     # --- subscriptions
 
@@ -133,7 +136,7 @@ class RedisLink:
                 client = await self._take()
                 node = client.get_node_from_key(channel)
                 where = (node.host, node.port)
-                self._idle.append((client, now()))
+                self._idle.append(client)
         except self._of.failures as error:
             raise self._of.error(error) from error
         self._want(where, channel, heard, changed)
@@ -234,5 +237,5 @@ class RedisLink:
             self._generation += 1
             former, self._idle = self._idle, deque()
             self._switched()
-            for client, _ in former:
+            for client in former:
                 await self._discard(client)

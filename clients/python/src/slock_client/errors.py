@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -48,7 +49,14 @@ class SlockError(Exception):
         return "; ".join([text, *map(str, self.nodes)])
 
     def _told_cause(self) -> str:
-        return self._cause_text if self.__cause__ is None else str(self.__cause__) or type(self.__cause__).__name__
+        cause = self.__cause__
+        if cause is None:
+            return self._cause_text
+        text, of_system = str(cause) or type(cause).__name__, cause.__cause__ or cause.__context__
+        if isinstance(of_system, OSError) and of_system.errno:
+            reason = os.strerror(of_system.errno)
+            return text if reason in text else f"{text} ({reason})"
+        return text
 
     def __reduce__(self) -> Any:
         # The cause may be of a class that cannot be pickled: its text goes along.
