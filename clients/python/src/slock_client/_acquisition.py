@@ -132,7 +132,8 @@ class Request(Acquisition):
         self._waits = False  # others had the lock, so it waits by a message from now on
         self._ticket: Ticket | None = None  # by which it waits
         self._sent = 0.0  # before the last copy was sent that was answered null
-        self._queue = 0.0  # seconds that the server lets that copy wait
+        self._ends = float("inf")  # when the wait of that copy ends on the server, at the earliest
+        self._may_be_late = False  # a message that the wait is over may be that of an earlier copy
         self._is_loose = False  # a copy of it may be on its way to the server
         self.is_queued = False  # it waits on the server, or is held
 
@@ -176,7 +177,11 @@ class Request(Acquisition):
             answer = await self._server.number(call, until)
         except ServerError as error:
             self._is_loose, self.contact = was_loose, now()
-            if channel and self._server.listener.has_failed(self._owner.keys[0], error):
+            if channel and self._server.listener.has_failed(self._owner.keys[0], channel, error):
+                return "again"
+            if error.code == "NOSUBSCRIBER" and self._ticket:  # it is confirmed soon
+                self.note_reply()
+                await self._hear(_SUBSCRIBING * random.uniform(1, 5))
                 return "again"
             raise
         self.is_queued = bool(answer.number or channel)
@@ -185,7 +190,8 @@ class Request(Acquisition):
             return await self._confirm(answer.number, answer.sent, False)
         self.note_reply()
         if channel:
-            self._waits, self._sent, self._queue = True, answer.sent, wait
+            self._may_be_late = self._ends < now()
+            self._waits, self._sent, self._ends = True, answer.sent, answer.sent + wait
             return await self._await()
         if self.once:
             return "refused"
@@ -203,19 +209,22 @@ class Request(Acquisition):
         name, is_new = await listener.channel(key, self._waits)
         if name and self._ticket is None:
             self._ticket = listener.ticket(key)
-        if is_new and self._ticket is not None and await self._ticket.mailbox.get(_SUBSCRIBING) is CLOSED:
-            self.is_closed = True
+        if is_new:
+            await self._hear(_SUBSCRIBING)
         return name
+
+    async def _hear(self, timeout: float) -> Any:
+        assert self._ticket is not None
+        message = await self._ticket.mailbox.get(timeout)
+        if message is CLOSED:
+            self.is_closed = True
+        return message
 
     async def _await(self) -> Outcome:
         """Waits for the message of a request that is in the queue."""
-        assert self._ticket is not None
         pause = min(_SEND_AGAIN * random.uniform(0.8, 1), self.limits.retry_wait_for / 4)
-        message: Any = await self._ticket.mailbox.get(min(pause, self.deadline - now() + _LATE_MESSAGE))
-        if message is None or message is AGAIN:
-            return "again"
-        if message is CLOSED:
-            self.is_closed = True
+        message = await self._hear(min(pause, self.deadline - now() + _LATE_MESSAGE))
+        if message in (None, AGAIN, CLOSED):
             return "again"
         if isinstance(message, ServerError):
             raise message
@@ -224,7 +233,7 @@ class Request(Acquisition):
         # The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator has
         # withdrawn the request.
         self.is_queued = False
-        if now() - self._sent < self._queue:
+        if now() < self._ends and not self._may_be_late:
             raise await self.failure(True)
         return "again"
 

@@ -14,7 +14,7 @@ from slock_client._options import Mode, Options
 from slock_client._protocol import Owner, metadata_of, not_held
 from slock_client._quorum import QuorumRequest, QuorumSettings, Votes
 from slock_client._server import Answer, Server
-from slock_client._transport import Call, Runtime, ServerError, Transport
+from slock_client._transport import Call, Runtime, Transport
 from slock_client._watchdog import Watchdog
 from slock_client.errors import ClosedError, WrongModeError, outcome_of
 from slock_client.hooks import Report
@@ -140,16 +140,13 @@ class Engine:
         return (await self.servers[0].ask(names, self._settings.limits.retry_for, owner.end(0))).number
 
     async def query(self, call: Call) -> Any:
-        """The reply to a question, or those of all primaries."""
+        """The reply to a question. Without a key it is a list of those of all primaries."""
         self.check_open()
         server = self.servers[0]
 
         async def send(until: float) -> Any:
             reply = (await server.replies(call, until))[0]
-            failed = next((one for one in reply or () if isinstance(one, ServerError)), None)
-            if call.key is None and failed is not None:
-                raise failed
-            return reply
+            return reply if call.key or server.transport.is_cluster else [reply]
 
         return await server.repeat((), self._settings.limits.retry_for, send)
 

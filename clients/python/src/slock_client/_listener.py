@@ -17,7 +17,7 @@ from slock_client._transport import Link, Runtime, ServerError
 # A message: a fence or 0, an error, or one of these.
 AGAIN, CLOSED = "a message may have been missed", "the Locks was closed"
 
-_TRIAL = 3.0  # seconds without a subscription on a server that replies; then requests poll for a while
+_TRIAL = 10.0  # seconds without a subscription on a server that replies; then requests poll for a while
 
 
 class Ticket:
@@ -93,16 +93,17 @@ class Listener:
         for ticket in list(self.tickets.values()):
             ticket.mailbox.put(message)
 
-    def has_failed(self, key: str, error: ServerError) -> bool:
+    def has_failed(self, key: str, name: str, error: ServerError) -> bool:
         """Notes that a request was refused because of its channel. Tells whether the user may not use channels."""
         is_denied = error.code == "NOPERM" and "channel" in str(error)
         channel = self._channels.get(self._slot(key))
-        if channel is None or not (is_denied or error.code == "NOSUBSCRIBER"):
+        if channel is None or channel.name != name or not (is_denied or error.code == "NOSUBSCRIBER"):
             return is_denied
         has_waited = channel.since is not None and now() - channel.since > _TRIAL
         if is_denied or has_waited:
-            self._denied = now() + 10 * _TRIAL
-            self._polls(error)
+            if not self._denied:
+                self._polls(error)
+            self._denied = now() + 3 * _TRIAL
         if is_denied or has_waited or channel.since is None:  # in the last case another server has the key
             self._channels.pop(self._slot(key), None)
             channel.stop()

@@ -15,7 +15,7 @@ from slock_client._clock import now
 from slock_client._transport import Command, NoReply, Runtime, ServerError
 
 _TICK = 0.05  # seconds until a listening connection takes up a new channel
-_AGAIN = 0.1  # seconds before a lost one is replaced
+_SOON, _LATER = 0.01, 0.2  # seconds before a lost one is replaced, and one that could not be made
 _CHECK = 1.0  # seconds for which a primary counts that Sentinel has named
 # After these replies the primary may be another one.
 _DEMOTED = ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING", "MISCONF")
@@ -90,13 +90,13 @@ class RedisLink:
     async def _exchange(self, client: Any, key: str | None, commands: list[Command]) -> list[Any]:
         options = {}
         if self._of.is_cluster:
-            options["target_nodes"] = client.PRIMARIES if key is None else [client.get_node_from_key(key)]
+            options["target_nodes"] = client.get_primaries() if key is None else [client.get_node_from_key(key)]
         if len(commands) == 1:
             try:
                 reply = await settled(client.execute_command(*commands[0], **options))
             except self._of.failures as error:
                 reply = self._of.reply_of(error)
-            if key is None:
+            if key is None and self._of.is_cluster:
                 reply = list(reply.values()) if isinstance(reply, dict) else [reply]
             return [reply]
         if self._of.is_cluster:
@@ -155,21 +155,21 @@ class RedisLink:
     async def _read(self, where: Any) -> None:
         """Has a connection as long as channels of a node or Sentinel are wanted."""
         names = self._wanted.get(where, {})
+        pause = 0.0
         while names and not self._is_closed:
+            await self._io.pause(pause)
             confirmed: set[str] = set()
             try:
                 await self._subscribe(where, names, confirmed)
             except (*self._of.failures, NoReply):
                 pass
+            pause = _SOON if confirmed else _LATER
             self._followed.discard(where)
-            for name in confirmed & set(names):
-                names[name][1]()
             if names and self._of.is_cluster:  # the slot may have another node by now
                 self._idle.clear()
                 for name, functions in list(names.items()):
                     names.pop(name)
                     self._io.spawn(self._listen_again(name, *functions))
-            await self._io.pause(_AGAIN)
         self._read_now.discard(where)
         if names and not self._is_closed:  # somebody has come in the meantime
             channel, functions = names.popitem()

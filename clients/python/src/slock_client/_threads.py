@@ -19,6 +19,9 @@ _log = logging.getLogger("slock_client")
 # A thread that is cancelled from outside notices it only when it wakes.
 _SLICE = 1.0
 _MOST_WORKERS = 16
+# More calls at once would only wait for each other. There is one more if none has ended for so many seconds, because the
+# server is slow, or a permit was lost with an exception of a signal handler.
+_CALLS_AT_ONCE, _LONG_CALL = 8, 1.0
 _IDLE_SECONDS = 10.0
 _EXIT_SECONDS = 1.0
 
@@ -50,6 +53,9 @@ class Threads:
         self._jobs: queue.SimpleQueue[Coroutine[Any, Any, None]] = queue.SimpleQueue()
         self._workers: set[threading.Thread] = set()
         self._idle: set[threading.Thread] = set()
+        self._permits: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in range(_CALLS_AT_ONCE):
+            self._permits.put(number)
         _all.add(self)
 
     def mailbox(self) -> ThreadMailbox:
@@ -88,7 +94,16 @@ class Threads:
 
     async def call(self, link: Link, call: Call, until: float) -> list[Any]:
         commands = [call.words, call.then] if call.then else [call.words]
-        return await link.send(call.key, commands)
+        permit = None
+        try:
+            try:
+                permit = self._permits.get(timeout=_LONG_CALL)
+            except queue.Empty:
+                permit = 0  # one more
+            return await link.send(call.key, commands)
+        finally:
+            if permit is not None:
+                self._permits.put(permit)
 
 
 def _complete(coroutine: Coroutine[Any, Any, None]) -> None:

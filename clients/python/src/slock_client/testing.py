@@ -125,7 +125,7 @@ class _Link:
                 reply = self._server.execute(*command)
             except ServerError as error:
                 reply = error
-            replies.append([reply] if key is None else reply)
+            replies.append(reply)
         return replies
 
     async def listen(
