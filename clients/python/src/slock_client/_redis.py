@@ -51,8 +51,9 @@ class RedisTransport:
     """A client of redis-py or valkey-py. Raises `TypeError` if it is none."""
 
     def __init__(self, client: Any, is_async: bool) -> None:
-        self.client, self.is_async = client, is_async
-        self.library, self.half = self._find()  # the packages `redis` and `redis.asyncio`, or of valkey
+        # The client itself is not kept: drop-ins last as long as it does.
+        self.kind, self.is_async = type(client), is_async
+        self.library, self.half = _find(client, is_async)  # the packages `redis` and `redis.asyncio`, or of valkey
         self.failures: tuple[type[Exception], ...] = (
             *(self.library.RedisError, self.library.exceptions.RedisClusterException),
             *((OSError,) if is_async else ()),
@@ -60,7 +61,12 @@ class RedisTransport:
         self.is_cluster, self.has_failover = not hasattr(client, "connection_pool"), False
         self.is_single = not (self.is_cluster or is_async)  # a duplicate has one connection
         if self.is_cluster:
-            self.kwargs, self.connection_class = client.get_connection_kwargs(), None
+            self.kwargs, self.connection_class = dict(client.get_connection_kwargs()), None
+            self.kwargs.pop(f"{self.library.__name__}_connect_func", None)
+            self.of_cluster = {
+                f"{self.library.__name__}_connect_func": getattr(client, "user_on_connect_func", None),
+                "address_remap": client.nodes_manager.address_remap,
+            }
             nodes = [*client.get_nodes(), *client.nodes_manager.startup_nodes.values()]
             self.nodes = list(dict.fromkeys((node.host, node.port) for node in nodes))
             self.name = ", ".join(f"{host}:{port}" for host, port in self.nodes)
@@ -72,22 +78,6 @@ class RedisTransport:
             self.has_failover, self.name = True, self.pool.service_name
             if not self.pool.is_master:
                 raise TypeError("Locks takes a client of the primary (master_for), not of replicas (slave_for)")
-
-    def _find(self) -> tuple[Any, Any]:
-        theirs, ours = ("", ".asyncio") if self.is_async else (".asyncio", "")
-        for library in filter(None, map(sys.modules.get, ("redis", "valkey"))):
-            halves = {"": library, ".asyncio": library.asyncio}
-            if isinstance(self.client, (halves[ours].Redis, halves[ours].RedisCluster)):
-                return library, halves[ours]
-            if isinstance(self.client, (halves[theirs].Redis, halves[theirs].RedisCluster)):
-                raise TypeError(
-                    f"slock_client{ours}.Locks takes a client of {library.__name__}{ours}, not of "
-                    f"{library.__name__}{theirs}: use slock_client{theirs}.Locks"
-                )
-        kind = type(self.client)
-        raise TypeError(
-            f"Locks takes a Redis or RedisCluster of redis-py or valkey-py, not {kind.__module__}.{kind.__qualname__}"
-        )
 
     def link(self, io: Runtime, switched: Callable[[], None]) -> RedisLink:
         return RedisLink(self, io, switched)
@@ -111,7 +101,7 @@ class RedisTransport:
         if self.is_cluster:
             return self._cluster()
         more = {"single_connection_client": True} if self.is_single else {}
-        return type(self.client)(connection_pool=self._primary(manager), **more)
+        return self.kind(connection_pool=self._primary(manager), **more)
 
     def _primary(self, manager: Any, **more: Any) -> Any:
         if not self.has_failover:
@@ -120,22 +110,19 @@ class RedisTransport:
         return type(self.pool)(self.name, manager, **options)
 
     def _cluster(self) -> Any:
-        options = self._options(self.kwargs)
-        options[f"{self.library.__name__}_connect_func"] = getattr(self.client, "user_on_connect_func", None)
+        options = {**self._options(self.kwargs), **self.of_cluster}
         options["ssl"] = bool(options.get("ssl")) or "SSL" in repr(self.kwargs.get("connection_class"))
-        options["address_remap"] = self.client.nodes_manager.address_remap
         if self.is_async:
             known = inspect.signature(self.half.RedisCluster.__init__).parameters
             options = {name: value for name, value in options.items() if name in known}
         node = self.half.cluster.ClusterNode
         nodes = [node(host, port) for host, port in self.nodes]
-        made = type(self.client)(startup_nodes=nodes, require_full_coverage=False, **options)
+        made = self.kind(startup_nodes=nodes, require_full_coverage=False, **options)
         return made.initialize() if self.is_async else made
 
     def of_node(self, host: str, port: int, **more: Any) -> Any:
         """A client of one node of a cluster."""
-        kwargs = {name: value for name, value in self.kwargs.items() if not name.endswith("_connect_func")}
-        pool = self._pool(kwargs, kwargs.get("connection_class"), host=host, port=port, **more)
+        pool = self._pool(self.kwargs, self.kwargs.get("connection_class"), host=host, port=port, **more)
         return self.half.Redis(connection_pool=pool)
 
     def sentinel(self, number: int, **more: Any) -> Any:
@@ -148,7 +135,7 @@ class RedisTransport:
         then, so that a proxy does not take its connection for idle."""
         alive = {"health_check_interval": 5}
         if where is None:
-            return type(self.client)(connection_pool=self._primary(manager, **alive))
+            return self.kind(connection_pool=self._primary(manager, **alive))
         return self.sentinel(where[1], **alive) if where[0] == "Sentinel" else self.of_node(*where, **alive)
 
     # --- errors
@@ -171,3 +158,20 @@ class RedisTransport:
         if isinstance(known, NoReply):
             raise error
         return known
+
+
+def _find(client: Any, is_async: bool) -> tuple[Any, Any]:
+    theirs, ours = ("", ".asyncio") if is_async else (".asyncio", "")
+    for library in filter(None, map(sys.modules.get, ("redis", "valkey"))):
+        halves = {"": library, ".asyncio": library.asyncio}
+        if isinstance(client, (halves[ours].Redis, halves[ours].RedisCluster)):
+            return library, halves[ours]
+        if isinstance(client, (halves[theirs].Redis, halves[theirs].RedisCluster)):
+            raise TypeError(
+                f"slock_client{ours}.Locks takes a client of {library.__name__}{ours}, not of "
+                f"{library.__name__}{theirs}: use slock_client{theirs}.Locks"
+            )
+    kind = type(client)
+    raise TypeError(
+        f"Locks takes a Redis or RedisCluster of redis-py or valkey-py, not {kind.__module__}.{kind.__qualname__}"
+    )

@@ -1,0 +1,25 @@
+"""`Lock` in place of that of `valkey.asyncio`, for `lock_class=slock_client.asyncio.valkey_drop_in.Lock`. DROP_IN.md has the
+differences."""
+
+from __future__ import annotations
+
+import weakref
+
+import valkey.asyncio.lock
+import valkey.exceptions
+
+from slock_client._drop_in import AsyncDropIn
+from slock_client.asyncio._asyncio import Locks
+
+__all__ = ["Lock"]
+
+
+class Lock(AsyncDropIn, valkey.asyncio.lock.Lock):  # type: ignore[misc]
+    """A lock of the SLOCK module with the interface of valkey-py's. It holds the lock for writing.
+
+    Its arguments are those of valkey-py. Without a `timeout` it is renewed until it is released, or its owner ends.
+    """
+
+    _errors = valkey.exceptions
+    _all = weakref.WeakKeyDictionary()
+    _locks_of = staticmethod(Locks)
