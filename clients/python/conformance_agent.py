@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import inspect
 import json
 import statistics
@@ -447,10 +448,18 @@ class Agent:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
+        # A collection in a thread that is being cancelled would run finalizers, which swallow the exception.
+        gc.disable()
+        self.tasks.add(loop.create_task(self._collect(), name=OPERATION))
         reader = asyncio.StreamReader(limit=1 << 24)
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         while line := await reader.readline():
             self._start(json.loads(line))
+
+    async def _collect(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            gc.collect()
 
     def _answer(self, number: int, **answer: Any) -> None:
         line = json.dumps({"id": number, **answer}) + "\n"

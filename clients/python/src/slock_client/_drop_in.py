@@ -246,19 +246,19 @@ class SyncDropIn(DropIn):
         limit. `sleep` is not used. `token` identifies the owner: text or bytes, 1 to 255 bytes; with the token that has
         the lock already, the answer is `True`.
         """
-        return run(self._acquire(blocking, blocking_timeout, token, None))
+        return run(self._acquire, blocking, blocking_timeout, token, None)
 
     def do_acquire(self, token: Any) -> bool:
         """Sends the request once. A part of `acquire` in the library, for subclasses."""
-        return run(self._acquire(False, None, token, None))
+        return run(self._acquire, False, None, token, None)
 
     def locked(self) -> bool:
         """Whether somebody has the lock."""
-        return run(self._locked())
+        return run(self._locked)
 
     def owned(self) -> bool:
         """Whether this thread has it by this lock."""
-        return run(self._owned())
+        return run(self._owned)
 
     def release(self) -> None:
         """Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned."""
@@ -268,20 +268,20 @@ class SyncDropIn(DropIn):
             self._disown()
 
     def do_release(self, expected_token: Any) -> None:
-        run(self._release(expected_token))
+        run(self._release, expected_token)
 
     def do_extend(self, additional_time: float, replace_ttl: bool) -> Any:
-        run(self._extend(additional_time, replace_ttl))
+        run(self._extend, additional_time, replace_ttl)
         return True
 
     def do_reacquire(self) -> Any:
-        run(self._reacquire())
+        run(self._reacquire)
         return True
 
     def __enter__(self) -> Any:
         block = entered(self)
         block.hold = self
-        self._check_entered(run(self._acquire(None, None, None, block.alive)))
+        self._check_entered(run(self._acquire, None, None, None, block.alive))
         return self
 
     def _left_block(self, block: Block, *_: object) -> None:

@@ -31,7 +31,7 @@ class Ends:
     def add(self, call: Call, duration: float = REFUSE_FOR) -> None:
         """Sends a command in the background until it is answered, for a time."""
         self._queue.appendleft(_End(call, now() + duration))
-        self._io.spawn(self._deliver())
+        self._io.spawn(self._deliver)
 
     def is_idle(self) -> bool:
         return not self._queue and len(self._permits) == MOST
@@ -48,7 +48,7 @@ class Ends:
         finally:
             self._permits.append(permit)
         if self._queue:  # it came after the last look
-            self._io.spawn(self._deliver())
+            self._io.spawn(self._deliver)
 
     async def _try(self, end: _End) -> None:
         if not self.is_closed:

@@ -33,7 +33,6 @@ class _Channel:
     def __init__(self, name: str) -> None:
         self.name = name
         self.since: float | None = now()  # without a subscription; None: it had one
-        self.stop: Callable[[], None] = lambda: None
 
 
 class Listener:
@@ -65,11 +64,12 @@ class Listener:
         if known is made:
             is_open = False
             try:
-                made.stop = await self._link.listen(made.name, self._deliver, lambda: self._heed(slot, made))
+                await self._link.listen(made.name, self._deliver, lambda: self._heed(slot, made))
                 is_open = True
             finally:
                 if not is_open:
                     self._channels.pop(slot, None)
+                    self._link.leave(made.name)
         return known.name, known is made
 
     def _heed(self, slot: int, channel: _Channel) -> None:
@@ -106,13 +106,13 @@ class Listener:
             self._denied = now() + 3 * _TRIAL
         if is_denied or has_waited or channel.since is None:  # in the last case another server has the key
             self._channels.pop(self._slot(key), None)
-            channel.stop()
+            self._link.leave(name)
         return is_denied
 
     def close(self) -> None:
         """Ends all subscriptions. The next wait begins with a new one."""
         while self._channels:
-            self._channels.popitem()[1].stop()
+            self._link.leave(self._channels.popitem()[1].name)
 
     def _slot(self, key: str) -> int:
         return slot_of(_hash_tag(key)) if self._is_cluster else 0

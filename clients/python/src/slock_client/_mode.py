@@ -46,14 +46,14 @@ class Change:
         except TimedOutError:
             if self.is_left:
                 self._is_settling = True
-                self._server.io.spawn(self._finish())
+                self._server.io.spawn(self._finish)
                 await self._settled.get(_SETTLING)
             raise
         finally:
             if not self.is_left or lease.state != "live":
                 lease.is_changing = False
             elif not self._is_settling:  # nobody waits for it
-                self._server.io.spawn(self._finish())
+                self._server.io.spawn(self._finish)
         lease.raise_problem()
 
     async def _finish(self) -> None:

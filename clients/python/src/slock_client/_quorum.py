@@ -4,6 +4,7 @@ documentation ("Distributed Locks with Redis")."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from slock_client._acquisition import Acquisition, Grant, Limits, Outcome
 from slock_client._clock import now
@@ -146,7 +147,7 @@ class Votes:
             mailbox.put((number, is_granted, failed))
 
         for number, vote in enumerate(self._votes):
-            vote.server.io.spawn(ask(number, vote))
+            vote.server.io.spawn(partial(ask, number, vote))
         for _ in self._votes:
             reply = await mailbox.get(until - now())
             if reply is None:

@@ -9,6 +9,7 @@ import copy
 import inspect
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from slock_client._clock import now
@@ -33,9 +34,11 @@ class RedisLink:
         self._of, self._io, self._switched = transport, io, switched
         self.batch, self.lanes = (1, 16) if transport.is_cluster else (500, 2)
         self._idle: deque[Any] = deque()  # duplicates that are free
+        self._lost: deque[Any] = deque()  # those that have to be closed
+        self._buried: deque[Any] = deque(maxlen=128)
         # By the node or the Sentinel: the channels, and what is called for them.
         self._wanted: dict[Any, dict[str, tuple[Callable[[str], None], Callable[[], None]]]] = {}
-        self._read_now: set[Any] = set()  # the keys of `_wanted` that have a connection
+        self._readers: dict[Any, object] = {}  # those of `_wanted` that have a connection
         self._followed: set[Any] = set()  # the Sentinels that tell of another primary
         self._is_closed = False
         self._address: Any = None  # of the primary that Sentinel named
@@ -52,40 +55,54 @@ class RedisLink:
 
     async def send(self, key: str | None, commands: list[Command]) -> list[Any]:
         if self._of.has_failover and not self._followed and now() - self._checked > _CHECK:
-            await self._check()
-        generation, client = self._generation, None
+            await self._io.apart(self._check)
+        generation, client, is_whole = self._generation, None, False
         try:
             client = await self._take()
             replies = await self._exchange(client, key, commands)
+            is_whole = generation == self._generation and not self._is_closed
         except self._of.failures as error:
-            await self._discard(client)
-            await self._check()
+            await self._io.apart(self._check)
             raise self._of.error(error) from error
+        finally:
+            if is_whole:
+                self._idle.append(client)
+            elif client is not None:  # what it has received is not known
+                self._lost.append(client)
+                self._io.spawn(self._bury)
         if any(isinstance(reply, ServerError) and reply.code in _DEMOTED for reply in replies):
-            await self._check()
+            await self._io.apart(self._check)
         if generation != self._generation:
-            await self._discard(client)
             raise NoReply("Sentinel has named another primary")
-        if self._is_closed:
-            await self._discard(client)
-        else:
-            self._idle.append(client)
         return replies
 
     async def _take(self) -> Any:
-        """A duplicate for one caller. If an exception takes it from him, nobody gets it again."""
+        """A duplicate for one caller."""
         while True:
             try:
                 client = self._idle.pop()
             except IndexError:
-                return await settled(self._of.duplicate(self._manager))
+                await self._io.apart(self._make)
+                continue
             try:
                 # What can be read without a command is the end of the connection.
                 if not self._of.is_single or not client.connection.can_read(timeout=0):
                     return client
             except self._of.failures:
                 pass
+            self._lost.append(client)
+            self._io.spawn(self._bury)
+
+    async def _make(self) -> None:
+        self._idle.append(await settled(self._of.duplicate(self._manager)))
+
+    async def _bury(self) -> None:
+        """Closes duplicates, and keeps them for a while. Their finalizers would run in a thread that still refers to
+        them, and an exception of a signal handler would get lost there."""
+        while self._lost:
+            client = self._lost.popleft()
             await self._discard(client)
+            self._buried.append(client)
 
     async def _exchange(self, client: Any, key: str | None, commands: list[Command]) -> list[Any]:
         options = {}
@@ -122,14 +139,13 @@ class RedisLink:
     async def close(self) -> None:
         self._is_closed = True
         self._wanted.clear()
-        while self._idle:
-            await self._discard(self._idle.pop())
+        self._lost.extend(self._idle)
+        self._idle.clear()
+        await self._io.apart(self._bury)
 
     # --- subscriptions
 
-    async def listen(
-        self, channel: str, heard: Callable[[str], None], changed: Callable[[], None]
-    ) -> Callable[[], None]:
+    async def listen(self, channel: str, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
         try:
             where = None
             if self._of.is_cluster:
@@ -140,22 +156,21 @@ class RedisLink:
         except self._of.failures as error:
             raise self._of.error(error) from error
         self._want(where, channel, heard, changed)
-        return lambda: self._leave(channel)
 
-    def _leave(self, channel: str) -> None:
+    def leave(self, channel: str) -> None:
         for names in list(self._wanted.values()):
             names.pop(channel, None)
 
     def _want(self, where: Any, channel: str, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
         self._wanted.setdefault(where, {})[channel] = (heard, changed)
-        if where not in self._read_now:
-            self._read_now.add(where)
-            self._io.start(self._read(where))
+        if where not in self._readers:
+            self._io.start(lambda: self._read(where))
 
     async def _read(self, where: Any) -> None:
         """Has a connection as long as channels of a node or Sentinel are wanted."""
-        names = self._wanted.get(where, {})
-        pause = 0.0
+        names, me, pause = self._wanted.get(where, {}), object(), 0.0
+        if self._readers.setdefault(where, me) is not me:
+            return  # another one has begun
         while names and not self._is_closed:
             await self._io.pause(pause)
             confirmed: set[str] = set()
@@ -169,8 +184,8 @@ class RedisLink:
                 self._idle.clear()
                 for name, functions in list(names.items()):
                     names.pop(name)
-                    self._io.spawn(self._listen_again(name, *functions))
-        self._read_now.discard(where)
+                    self._io.spawn(partial(self._listen_again, name, *functions))
+        self._readers.pop(where)
         if names and not self._is_closed:  # somebody has come in the meantime
             channel, functions = names.popitem()
             self._want(where, channel, *functions)
@@ -215,11 +230,11 @@ class RedisLink:
             if not is_wanted:
                 self._wanted.get(where, {}).clear()
             elif not self._wanted.get(where):
-                self._want(where, "+switch-master", lambda _: self._io.spawn(self._check()), lambda: self._heed(where))
+                self._want(where, "+switch-master", lambda _: self._io.spawn(self._check), lambda: self._heed(where))
 
     def _heed(self, where: Any) -> None:
         self._followed.add(where)
-        self._io.spawn(self._check())
+        self._io.spawn(self._check)
 
     async def _check(self) -> None:
         """Asks the Sentinels for the primary. If it is another one, nothing goes to the former any more."""
@@ -237,5 +252,5 @@ class RedisLink:
             self._generation += 1
             former, self._idle = self._idle, deque()
             self._switched()
-            for client in former:
-                await self._discard(client)
+            self._lost.extend(former)
+            await self._bury()

@@ -72,20 +72,20 @@ class Locks(LocksBase):
     ) -> Hold:
         """Makes a hold of an owner token that another process took and detached, and renews it from now on. Raises
         `NotHeldError` if the token does not hold all keys in the mode."""
-        return Hold(self, run(self._adopt(keys, token, mode, dict(options))))
+        return Hold(self, run(self._adopt, keys, token, mode, dict(options)))
 
     def release(self, keys: str | Iterable[str], token: str) -> int:
         """Releases what an owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on
         how many nodes of a quorum. It is for a token that another process took; a hold has `release`."""
-        return run(self._release(keys, token))
+        return run(self._release, keys, token)
 
     def info(self, key: str) -> info.LockInfo:
         """Who holds the lock of the key and who waits for it, all of them."""
-        return run(self._info(key))
+        return run(self._info, key)
 
     def queues(self) -> list[info.Queue]:
         """The locks that are waited for whose names begin with the prefix, on all nodes, the longest wait first."""
-        return run(self._queues())
+        return run(self._queues)
 
     def close(self, release: bool = False) -> None:
         """Ends the waits and the renewals. They, and all later calls except `Hold.release`, raise `ClosedError`.
@@ -101,7 +101,7 @@ class Locks(LocksBase):
                 except NotHeldError:
                     pass
         self._begin_close()
-        run(engine.close())
+        run(engine.close)
 
 
 class Quorum(Locks):
@@ -143,27 +143,27 @@ class Hold(HoldBase):
         """Raises `LostError` if the hold was lost, and `NotHeldError` if it was released or detached before. Without a
         reply for `retry_for` it raises `NoAnswerError`, and goes on in the background. In any case nothing renews the
         hold any more."""
-        run(self._release())
+        run(self._release)
 
     def extend(self, ttl: Duration) -> None:
         """Lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals use
         the longest ttl that was asked for."""
-        run(self._extend(ttl))
+        run(self._extend, ttl)
 
     def upgrade(self, wait: Duration | None = None) -> None:
         """Makes a reader the writer, in one step, with a new fence. It waits until the other readers have left, for at
         most `wait`. Raises `DeadlockError` if another reader waits for its upgrade already. It works for one key on one
         server. If it ends without a reply, the hold is still valid; `mode` tells later what became of it."""
-        run(self._change("write", wait))
+        run(self._change, "write", wait)
 
     def downgrade(self) -> None:
         """Makes the writer a reader, in one step, with a new fence and no writer in between. The hold counts as a
         reader's from the first attempt on. It works for one key on one server."""
-        run(self._change("read", None))
+        run(self._change, "read", None)
 
     def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Waits until the hold is lost or released, or for the time. Tells whether it was lost."""
-        return run(self._wait_lost(timeout))
+        return run(self._wait_lost, timeout)
 
     def __enter__(self) -> Hold:
         self._blocks: list[Block] = []
@@ -174,7 +174,7 @@ class Hold(HoldBase):
         return self
 
     def _left(self, block: Block, kind: object = None, *_: object) -> None:
-        run(block.hold._leave(kind is not None))
+        run(block.hold._leave, kind is not None)
 
     if TYPE_CHECKING:
 
@@ -195,11 +195,11 @@ class Request(RequestBase):
         """Waits until the lock is granted, at most for `wait`. Raises `TimedOutError` if others had it until then, and
         `NoAnswerError` if no reply came: for `retry_for` if there never was one, else for `retry_wait_for`. If it
         fails, it leaves neither a hold nor a place in the queue."""
-        return Hold(self._locks, self._got(run(self._acquire(False))))
+        return Hold(self._locks, self._got(run(self._acquire, False)))
 
     def try_acquire(self) -> Hold | None:
         """Sends the request once. `None` if others hold the lock or wait for it."""
-        lease = run(self._acquire(True))
+        lease = run(self._acquire, True)
         return None if lease is None else Hold(self._locks, lease)
 
     @staticmethod
@@ -209,11 +209,11 @@ class Request(RequestBase):
 
     def __enter__(self) -> Hold:
         block = entered(self)
-        block.hold = Hold(self._locks, self._got(run(self._acquire(False))), block.alive)
+        block.hold = Hold(self._locks, self._got(run(self._acquire, False)), block.alive)
         return block.hold  # type: ignore[no-any-return]
 
     def _left(self, block: Block, kind: object = None, *_: object) -> None:
-        run(block.hold._leave(kind is not None))
+        run(block.hold._leave, kind is not None)
 
     if TYPE_CHECKING:
 

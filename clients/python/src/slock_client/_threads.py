@@ -9,12 +9,13 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
-from slock_client._transport import Call, Link, NoReply, run
+from slock_client._transport import Call, Link, NoReply, Work, run
 
 _log = logging.getLogger("slock_client")
+T = TypeVar("T")
 
 # A thread that is cancelled from outside notices it only when it wakes.
 _SLICE = 1.0
@@ -50,7 +51,7 @@ class Threads:
     """Threads for what goes on in the background. All of them are daemons, and end when they have long been idle."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Coroutine[Any, Any, None]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], Work]] = queue.SimpleQueue()
         self._workers: set[threading.Thread] = set()
         self._idle: set[threading.Thread] = set()
         self._permits: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -61,11 +62,11 @@ class Threads:
     def mailbox(self) -> ThreadMailbox:
         return ThreadMailbox()
 
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        threading.Thread(target=_complete, args=(coroutine,), name="slock", daemon=True).start()
+    def start(self, function: Callable[[], Work]) -> None:
+        threading.Thread(target=_complete, args=(function,), name="slock", daemon=True).start()
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        self._jobs.put(coroutine)
+    def spawn(self, function: Callable[[], Work]) -> None:
+        self._jobs.put(function)
         if len(self._idle) < self._jobs.qsize() and len(self._workers) < _MOST_WORKERS:
             threading.Thread(target=self._work, name="slock-worker", daemon=True).start()
 
@@ -89,6 +90,23 @@ class Threads:
     def is_busy(self) -> bool:
         return not self._jobs.empty() or len(self._workers) > len(self._idle)
 
+    async def apart(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if threading.current_thread().name.startswith("slock"):
+            return await function()
+        mailbox: queue.SimpleQueue[tuple[T, None] | tuple[None, Exception]] = queue.SimpleQueue()
+
+        async def work() -> None:
+            try:
+                mailbox.put((await function(), None))
+            except Exception as error:
+                mailbox.put((None, error))
+
+        self.spawn(work)
+        result, error = mailbox.get()
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]
+
     async def pause(self, duration: float) -> None:
         time.sleep(max(0.0, duration))
 
@@ -106,9 +124,9 @@ class Threads:
                 self._permits.put(permit)
 
 
-def _complete(coroutine: Coroutine[Any, Any, None]) -> None:
+def _complete(function: Callable[[], Work]) -> None:
     try:
-        run(coroutine)
+        run(function)
     except NoReply:
         pass  # nobody waits for it
     except Exception:

@@ -7,16 +7,22 @@ they await blocks the thread and never suspends them, so that `run` completes a 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Command = tuple[Any, ...]
+Work = Coroutine[Any, Any, None]
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Completes a coroutine of the synchronous half."""
+def run(function: Callable[P, Coroutine[Any, Any, T]], *arguments: P.args, **named: P.kwargs) -> T:
+    """Completes a coroutine of the synchronous half.
+
+    It is made here, because one that is dropped before its first step warns of that. In the warning an exception of a
+    signal handler would get lost.
+    """
     try:
-        coroutine.send(None)
+        function(*arguments, **named).send(None)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     raise RuntimeError("the synchronous half has suspended a coroutine")
@@ -59,11 +65,14 @@ class Runtime(Protocol):
 
     def mailbox(self) -> Mailbox: ...
 
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Runs a coroutine that may run for long, in the background."""
+    def start(self, function: Callable[[], Work]) -> None:
+        """Runs a coroutine function that may run for long, in the background."""
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Runs a coroutine that takes seconds at most, in the background, perhaps after others."""
+    def spawn(self, function: Callable[[], Work]) -> None:
+        """Runs a coroutine function that takes seconds at most, in the background, perhaps after others."""
+
+    async def apart(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Runs a coroutine function where no exception of a signal handler can come, and gives its result."""
 
     async def pause(self, duration: float) -> None: ...
 
@@ -80,13 +89,14 @@ class Link(Protocol):
     async def send(self, key: str | None, commands: list[Command]) -> list[Any]:
         """The replies to commands for the primary that has the key. A reply may be a `ServerError`. Raises `NoReply`."""
 
-    async def listen(
-        self, channel: str, heard: Callable[[str], None], changed: Callable[[], None]
-    ) -> Callable[[], None]:
-        """Subscribes to a channel on the primary that has its slot, until the function that is returned is called.
+    async def listen(self, channel: str, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
+        """Subscribes to a channel on the primary that has its slot. Does not wait for the server's confirmation.
 
         Calls `changed` when the server has confirmed the subscription, and when a message may have been missed.
         """
+
+    def leave(self, channel: str) -> None:
+        """Ends the subscription, if there is one."""
 
     def follow(self, is_wanted: bool) -> None:
         """With Sentinel: whether another primary has to be noticed at once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from slock_client._clock import now
 from slock_client._lease import Lease, Phase, is_abandoned
@@ -44,7 +45,7 @@ class Watchdog:
         at = now()
         if self._permit and at - self._started > _START:
             self._started = at
-            self._io.start(self._run())
+            self._io.start(self._run)
         elif due < self._wakes_at:
             self._inbox.put(None)
 
@@ -116,7 +117,7 @@ class Watchdog:
             return lease.last
         if at >= lease.renew_at and not lease.is_renewing and lease.alive is not None:
             lease.is_renewing = True
-            self._io.spawn(self._renew(lease))
+            self._io.spawn(partial(self._renew, lease))
         if not lease.is_warned and at - lease.granted > _LONG and lease.options.max_hold is None:
             lease.is_warned = True
             self._report.held_long(lease.label, lease.owner.names)

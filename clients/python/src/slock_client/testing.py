@@ -128,12 +128,12 @@ class _Link:
             replies.append(reply)
         return replies
 
-    async def listen(
-        self, channel: str, heard: Callable[[str], None], changed: Callable[[], None]
-    ) -> Callable[[], None]:
+    async def listen(self, channel: str, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
         self._server._channels[channel] = heard
         changed()
-        return lambda: self._server._channels.pop(channel, None) and None
+
+    def leave(self, channel: str) -> None:
+        self._server._channels.pop(channel, None)
 
     def follow(self, is_wanted: bool) -> None: ...
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from slock_client._clock import now
-from slock_client._transport import Call, Link, NoReply
+from slock_client._transport import Call, Link, NoReply, Work
 
 _log = logging.getLogger("slock_client")
+T = TypeVar("T")
 
 
 class TaskMailbox:
@@ -58,10 +59,13 @@ class Tasks:
     def mailbox(self) -> TaskMailbox:
         return TaskMailbox(self._loop)
 
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._end)
+    def start(self, function: Callable[[], Work]) -> None:
+        if asyncio._get_running_loop() is self._loop:
+            task = self._loop.create_task(function())
+            self._tasks.add(task)
+            task.add_done_callback(self._end)
+        elif not self._loop.is_closed():  # another thread has noticed that a hold is over
+            self._loop.call_soon_threadsafe(self.start, function)
 
     spawn = start
 
@@ -70,6 +74,9 @@ class Tasks:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, NoReply):
             _log.error("slock: a task in the background failed", exc_info=error)
+
+    async def apart(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await function()
 
     async def pause(self, duration: float) -> None:
         await asyncio.sleep(max(0.0, duration))
@@ -114,12 +121,12 @@ class _Lanes:
 
     def add(self, one: _Waiting) -> None:
         if one.call.then:  # it may take long
-            self._tasks.spawn(self._send([one], [one.call.words, one.call.then]))
+            self._tasks.spawn(lambda: self._send([one], [one.call.words, one.call.then]))
             return
         self._queue.append(one)
         if self._running < self._link.lanes and not self._is_starting:
             self._is_starting = True
-            self._tasks.spawn(self._run())
+            self._tasks.spawn(self._run)
 
     async def _run(self) -> None:
         self._is_starting = False
