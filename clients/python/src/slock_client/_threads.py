@@ -1,14 +1,20 @@
-"""The synchronous half: what the common coroutines await blocks the thread."""
+"""The synchronous half: what the common coroutines await blocks the thread.
+
+A thread of the program can get an exception of a signal handler at any instruction. So all that it does here is an
+operation of C, such as to put something into a `SimpleQueue`. It starts no `Thread`: an exception in `Thread.start` may
+come out as another one.
+"""
 
 from __future__ import annotations
 
+import _thread
 import atexit
-import contextlib
 import logging
 import queue
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -20,17 +26,17 @@ T = TypeVar("T")
 # A thread that is cancelled from outside notices it only when it wakes.
 _SLICE = 1.0
 _MOST_WORKERS = 16
+_IDLE_SECONDS = 10.0
+_EXIT_SECONDS = 1.0
 # More calls at once would only wait for each other. There is one more if none has ended for so many seconds, because the
 # server is slow, or a permit was lost with an exception of a signal handler.
 _CALLS_AT_ONCE, _LONG_CALL = 8, 1.0
-_IDLE_SECONDS = 10.0
-_EXIT_SECONDS = 1.0
 
 # The names are looked up when they are used: gevent may replace them after the import of this module.
 
 
 class ThreadMailbox:
-    """A queue. An exception of a signal handler cannot leave it broken, because its parts are in C."""
+    """A queue with one reader."""
 
     def __init__(self) -> None:
         self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -51,49 +57,75 @@ class Threads:
     """Threads for what goes on in the background. All of them are daemons, and end when they have long been idle."""
 
     def __init__(self) -> None:
+        self._orders: queue.SimpleQueue[tuple[Callable[[], Work], bool]] = queue.SimpleQueue()
+        self._permit = deque([None])  # for the one thread that carries orders out
         self._jobs: queue.SimpleQueue[Callable[[], Work]] = queue.SimpleQueue()
-        self._workers: set[threading.Thread] = set()
-        self._idle: set[threading.Thread] = set()
-        self._permits: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._workers: set[int] = set()
+        self._idle: set[int] = set()
+        self._calls: queue.SimpleQueue[int] = queue.SimpleQueue()  # permits
         for number in range(_CALLS_AT_ONCE):
-            self._permits.put(number)
+            self._calls.put(number)
         _all.add(self)
 
     def mailbox(self) -> ThreadMailbox:
         return ThreadMailbox()
 
     def start(self, function: Callable[[], Work]) -> None:
-        threading.Thread(target=_complete, args=(function,), name="slock", daemon=True).start()
+        self._order(function, False)
 
     def spawn(self, function: Callable[[], Work]) -> None:
-        self._jobs.put(function)
-        if len(self._idle) < self._jobs.qsize() and len(self._workers) < _MOST_WORKERS:
-            threading.Thread(target=self._work, name="slock-worker", daemon=True).start()
+        self._order(function, True)
+
+    def _order(self, function: Callable[[], Work], is_job: bool) -> None:
+        self._orders.put((function, is_job))
+        if self._permit:
+            _thread.start_new_thread(self._carry_out, ())
+
+    def _carry_out(self) -> None:
+        try:
+            self._permit.pop()
+        except IndexError:
+            return  # another one runs
+        try:
+            while True:
+                function, is_job = self._orders.get(timeout=_IDLE_SECONDS)
+                if is_job:
+                    self._jobs.put(function)
+                    if len(self._idle) < self._jobs.qsize() and len(self._workers) < _MOST_WORKERS:
+                        threading.Thread(target=self._work, name="slock-worker", daemon=True).start()
+                else:
+                    threading.Thread(target=_complete, args=(function,), name="slock", daemon=True).start()
+        except queue.Empty:
+            pass
+        finally:
+            self._permit.append(None)
+        if not self._orders.empty():  # one came after the last look
+            self._carry_out()
 
     def _work(self) -> None:
-        thread = threading.current_thread()
-        self._workers.add(thread)
+        me = threading.get_ident()
+        self._workers.add(me)
         while True:
-            self._idle.add(thread)
+            self._idle.add(me)
             try:
                 job = self._jobs.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
-                self._idle.discard(thread)
-                self._workers.discard(thread)
+                self._idle.discard(me)
+                self._workers.discard(me)
                 if self._jobs.empty():
                     return
-                self._workers.add(thread)  # somebody counted on this thread
+                self._workers.add(me)  # somebody counted on this thread
                 continue
-            self._idle.discard(thread)
+            self._idle.discard(me)
             _complete(job)
 
     def is_busy(self) -> bool:
-        return not self._jobs.empty() or len(self._workers) > len(self._idle)
+        return not (self._orders.empty() and self._jobs.empty()) or len(self._workers) > len(self._idle)
 
     async def apart(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if threading.current_thread().name.startswith("slock"):
             return await function()
-        mailbox: queue.SimpleQueue[tuple[T, None] | tuple[None, Exception]] = queue.SimpleQueue()
+        mailbox: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
 
         async def work() -> None:
             try:
@@ -105,7 +137,7 @@ class Threads:
         result, error = mailbox.get()
         if error is not None:
             raise error
-        return result  # type: ignore[return-value]
+        return result  # type: ignore[no-any-return]
 
     async def pause(self, duration: float) -> None:
         time.sleep(max(0.0, duration))
@@ -115,13 +147,13 @@ class Threads:
         permit = None
         try:
             try:
-                permit = self._permits.get(timeout=_LONG_CALL)
+                permit = self._calls.get(timeout=_LONG_CALL)
             except queue.Empty:
                 permit = 0  # one more
             return await link.send(call.key, commands)
         finally:
             if permit is not None:
-                self._permits.put(permit)
+                self._calls.put(permit)
 
 
 def _complete(function: Callable[[], Work]) -> None:
@@ -140,6 +172,8 @@ _all: weakref.WeakSet[Threads] = weakref.WeakSet()
 def _finish() -> None:
     """Lets the ends of acquisitions that are on their way reach the server."""
     end = time.monotonic() + _EXIT_SECONDS
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         while any(threads.is_busy() for threads in list(_all)) and time.monotonic() < end:
             time.sleep(0.005)
+    except KeyboardInterrupt:
+        pass
