@@ -12,14 +12,13 @@ import argparse
 import multiprocessing
 import os
 import signal
-from datetime import timedelta
 from multiprocessing.connection import Connection
 
 import redis
 
 import slock_client
 
-TTL = timedelta(milliseconds=500)
+TTL = 0.5
 
 WRITE = """
 if redis.call('SLOCK.CHECK', KEYS[1], ARGV[1]) == 0 then
@@ -44,10 +43,9 @@ def work(port: int, parent: Connection) -> None:
         except redis.ResponseError as error:
             parent.send(f"the write of the worker: {error}")
         try:
-            hold.check()
+            hold.release()
         except slock_client.LostError as lost:
             parent.send(f"the worker has learned: {lost.reason}")
-        hold.release()
 
 
 def main(port: int) -> None:
