@@ -149,8 +149,8 @@ class DropIn:
                 is_held = True
         except NoAnswerError as error:
             self._raise_base(error)
-        except LostError:  # that is logged
-            raise self._not_owned("release") from None
+        except LostError as loss:
+            raise self._not_owned("release") from loss
         except NotHeldError:
             is_held = False
         if not is_held:
@@ -207,7 +207,7 @@ class DropIn:
     def _raise_base(self, error: NoAnswerError) -> NoReturn:
         """The error of the library that an answer is missing."""
         cause = error.__cause__
-        if isinstance(cause, self._errors.RedisError if hasattr(self._errors, "RedisError") else Exception):
+        if isinstance(cause, (self._errors.ConnectionError, self._errors.TimeoutError)):
             raise cause from error
         raise self._errors.TimeoutError(str(error)) from error
 
@@ -221,11 +221,11 @@ class DropIn:
         if not is_acquired:
             raise self._error("Unable to acquire lock within the time specified")
 
-    def _raises(self) -> bool:
+    def _raises(self, error: BaseException) -> bool:
         """Whether it is an error that the lock is no longer owned when a block ends."""
         if getattr(self, "raise_on_release_error", True):
             return True
-        if not self._is_lost():  # a loss is logged anyway
+        if not isinstance(error.__cause__, LostError):  # a loss is logged anyway
             _log.warning("slock: a lock was released before its block ended (lock %s)", self._key)
         return False
 
@@ -287,8 +287,8 @@ class SyncDropIn(DropIn):
     def _left_block(self, block: Block, *_: object) -> None:
         try:
             self.release()
-        except self._errors.LockError:
-            if self._raises():
+        except self._errors.LockError as error:
+            if self._raises(error):
                 raise
 
     __exit__ = Exit(_left_block)
@@ -352,8 +352,8 @@ class AsyncDropIn(DropIn):
     async def _left_block(self, block: Block, *_: object) -> None:
         try:
             await self.release()
-        except self._errors.LockError:
-            if self._raises():
+        except self._errors.LockError as error:
+            if self._raises(error):
                 raise
 
     __aexit__ = Exit(_left_block)

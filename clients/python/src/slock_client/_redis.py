@@ -54,10 +54,11 @@ class RedisTransport:
         # The client itself is not kept: drop-ins last as long as it does.
         self.kind, self.is_async = type(client), is_async
         self.library, self.half = _find(client, is_async)  # the packages `redis` and `redis.asyncio`, or of valkey
-        self.failures: tuple[type[Exception], ...] = (
-            *(self.library.RedisError, self.library.exceptions.RedisClusterException),
-            *((OSError,) if is_async else ()),
-        )
+        errors = vars(self.library.exceptions)
+        of_clusters = errors.get("RedisClusterException") or errors["ValkeyClusterException"]
+        self.failures: tuple[type[Exception], ...] = (self.library.RedisError, of_clusters)
+        if is_async:
+            self.failures += (OSError,)
         self.is_cluster, self.has_failover = not hasattr(client, "connection_pool"), False
         self.is_single = not (self.is_cluster or is_async)  # a duplicate has one connection
         if self.is_cluster:

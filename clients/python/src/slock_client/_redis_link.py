@@ -40,7 +40,7 @@ class RedisLink:
         self._wanted: dict[Any, dict[str, tuple[Callable[[str], None], Callable[[], None]]]] = {}
         self._readers: dict[Any, object] = {}  # those of `_wanted` that have a connection
         self._followed: set[Any] = set()  # the Sentinels that tell of another primary
-        self._is_closed = False
+        self._is_closed, self._encoding = False, str(transport.kwargs.get("encoding") or "utf-8")
         self._address: Any = None  # of the primary that Sentinel named
         self._generation = 0  # counts the primaries
         self._checked = float("-inf")
@@ -106,6 +106,7 @@ class RedisLink:
 
     async def _exchange(self, client: Any, key: str | None, commands: list[Command]) -> list[Any]:
         options = {}
+        commands = [self._encoded(command) for command in commands]
         if self._of.is_cluster:
             options["target_nodes"] = client.get_primaries() if key is None else [client.get_node_from_key(key)]
         if len(commands) == 1:
@@ -126,6 +127,13 @@ class RedisLink:
         if self._of.is_cluster:
             await self._discard(client)
         return [self._of.reply_of(reply) if isinstance(reply, Exception) else reply for reply in replies]
+
+    def _encoded(self, command: Command) -> Command:
+        """The parsers in C know only UTF-8, and no bytes that are none."""
+        return tuple(
+            word.encode(self._encoding, "surrogateescape") if isinstance(word, str) and not word.isascii() else word
+            for word in command
+        )
 
     async def _discard(self, client: Any) -> None:
         try:

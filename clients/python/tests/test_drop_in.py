@@ -1,0 +1,215 @@
+"""The drop-ins do what the locks of redis-py and valkey-py do: the cases of redis-py's own tests, by both halves."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import inspect
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from harness import Server, wait_until
+
+
+class Half:
+    """A client, and locks of it whose coroutines are completed."""
+
+    def __init__(self, library: str, half: str, port: int, **options: Any) -> None:
+        package = importlib.import_module(library + half)
+        prefix = "" if library == "redis" else "valkey_"
+        self.errors = importlib.import_module(f"{library}.exceptions")
+        self.lock_class = importlib.import_module(f"slock_client{half}.{prefix}drop_in").Lock
+        self.loop = asyncio.new_event_loop()
+        self.client = package.Redis(port=port, **options)
+
+    def lock(self, name: Any = "job", **options: Any) -> Completed:
+        return Completed(self, self.client.lock(name, lock_class=self.lock_class, **options))
+
+    def complete(self, value: Any) -> Any:
+        return self.loop.run_until_complete(value) if inspect.isawaitable(value) else value
+
+    def close(self) -> None:
+        self.complete(getattr(self.client, "aclose", self.client.close)())
+        self.loop.run_until_complete(asyncio.sleep(0))
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.run_until_complete(asyncio.sleep(0.1))
+        self.loop.close()
+
+
+class Completed:
+    def __init__(self, half: Half, lock: Any) -> None:
+        self._half, self.lock = half, lock
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.lock, name)
+        return (lambda *a, **k: self._half.complete(value(*a, **k))) if callable(value) else value
+
+    def __enter__(self) -> Completed:
+        if hasattr(self.lock, "__enter__"):
+            type(self.lock).__enter__(self.lock)
+        else:
+            self._half.complete(type(self.lock).__aenter__(self.lock))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        name = "__exit__" if hasattr(type(self.lock), "__enter__") else "__aexit__"
+        self._half.complete(getattr(type(self.lock), name)(self.lock, *error))
+
+
+@pytest.fixture(params=[("redis", ""), ("redis", ".asyncio"), ("valkey", ""), ("valkey", ".asyncio")], ids="".join)
+def half(request: pytest.FixtureRequest, server: Server) -> Iterator[Half]:
+    pytest.importorskip(request.param[0])
+    half = Half(*request.param, server.port)
+    yield half
+    half.close()
+
+
+def test_acquire_and_release(half: Half, client: redis.Redis) -> None:
+    lock = half.lock()
+    assert lock.acquire(blocking=False) is True and lock.locked() and lock.owned()
+    assert isinstance(lock.local.token, bytes) and lock.fence > 0
+    assert half.lock().acquire(blocking=False) is False and not half.lock().owned()
+    lock.release()
+    assert client.exists("job") == 0 and lock.local.token is None and not lock.locked() and lock.fence is None
+    with pytest.raises(half.errors.LockError) as caught:
+        lock.release()
+    assert not isinstance(caught.value, half.errors.LockNotOwnedError)
+
+
+@pytest.mark.parametrize("token", ["test", b"test"])
+@pytest.mark.parametrize("thread_local", [True, False])
+def test_a_token(half: Half, token: str | bytes, thread_local: bool) -> None:
+    lock = half.lock(thread_local=thread_local)
+    assert lock.acquire(token=token) and lock.local.token == b"test" and lock.owned()
+    other = half.lock(timeout=10)
+    other.local.token = lock.local.token
+    assert other.owned() and other.reacquire()
+    other.release()
+    assert not lock.owned()
+
+
+def test_a_name_of_bytes(half: Half, client: redis.Redis) -> None:
+    with half.lock(b"caf\xe9"):
+        assert client.exists(b"caf\xe9") == 1
+    assert client.exists(b"caf\xe9") == 0
+
+
+@pytest.mark.parametrize("options", [{"blocking": False}, {"blocking_timeout": 0.2}, {"blocking_timeout": 0}])
+def test_a_lock_that_another_has(half: Half, options: dict[str, Any]) -> None:
+    with half.lock():
+        began = time.monotonic()
+        assert half.lock(**options).acquire() is False
+        assert time.monotonic() - began < 2
+        with pytest.raises(half.errors.LockError), half.lock(**options):
+            pass
+
+
+def test_a_lock_that_is_gone(half: Half, client: redis.Redis) -> None:
+    lock = half.lock(timeout=10)
+    lock.acquire()
+    client.delete("job")
+    assert half.lock(timeout=10).acquire(blocking=False)
+    for use in (lambda: lock.extend(5), lock.reacquire, lock.release):
+        with pytest.raises(half.errors.LockNotOwnedError):
+            use()
+    with pytest.raises(half.errors.LockNotOwnedError), half.lock("other"):
+        client.delete("other")
+
+
+def test_extend_and_reacquire(half: Half, client: redis.Redis) -> None:
+    lock = half.lock(timeout=10)
+    with pytest.raises(half.errors.LockError):
+        lock.extend(10)
+    lock.acquire()
+    for change, least, most in [
+        (lambda: lock.extend(10), 19, 20),
+        (lambda: lock.extend(5, replace_ttl=True), 4, 5),
+        (lambda: lock.reacquire(), 9, 10),
+    ]:
+        assert change() is True
+        assert least * 1000 <= client.pttl("job") <= most * 1000
+    assert lock.extend(-60) is True  # it comes to nothing
+    assert client.exists("job") == 0
+    forever = half.lock()
+    forever.acquire()
+    with pytest.raises(half.errors.LockError):
+        forever.extend(10)
+    forever.release()
+
+
+def test_a_lock_without_a_timeout_is_renewed(half: Half, client: redis.Redis) -> None:
+    class Short(half.lock_class):  # type: ignore[misc, name-defined]
+        watchdog_ttl = 0.6
+
+    half.lock_class = Short
+    lock = half.lock()
+    lock.acquire()
+    half.loop.run_until_complete(asyncio.sleep(1.5))
+    assert lock.owned()
+    lock.lock = None  # nobody can release it any more
+    gc.collect()
+
+    def is_gone() -> bool:
+        half.loop.run_until_complete(asyncio.sleep(0.02))
+        return client.exists("job") == 0
+
+    wait_until(is_gone, 5)
+
+
+def test_each_thread_has_its_own(server: Server, client: redis.Redis) -> None:
+    half = Half("redis", "", server.port)
+    half.lock_class = type("Short", (half.lock_class,), {"watchdog_ttl": 0.6})
+    lock, seen = half.client.lock("job", lock_class=half.lock_class), []
+
+    def work() -> None:
+        seen.append((lock.owned(), lock.acquire(blocking=False)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(False, True)] and lock.local.token is None and not lock.owned()
+    del thread
+    wait_until(lambda: client.exists("job") == 0, 5, "the lock of a thread that has ended to end")
+    half.close()
+
+
+@pytest.mark.parametrize("gone", ["deleted", "released"])
+def test_a_loss_may_be_logged(half: Half, client: redis.Redis, gone: str, caplog: Any) -> None:
+    if "raise_on_release_error" not in inspect.signature(half.lock_class.__init__).parameters:
+        pytest.skip("the library has no raise_on_release_error")
+    with half.lock(raise_on_release_error=False) as lock:
+        client.delete("job") if gone == "deleted" else lock.release()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_server_that_is_away(half: Half) -> None:
+    away = Half(half.errors.__name__.partition(".")[0], "", 1)
+    with pytest.raises(away.errors.ConnectionError):
+        away.lock(blocking_timeout=0.2).acquire()
+    away.close()
+
+
+def test_django_redis(server: Server, client: redis.Redis) -> None:
+    """`REDIS_CLIENT_CLASS` of its settings: `cache.lock` gives no `lock_class`."""
+    from slock_client.drop_in import Lock, Redis
+
+    lock = Redis(port=server.port).lock("job", timeout=10)
+    assert isinstance(lock, Lock)
+    with lock:
+        assert client.type("job") == b"SLOCK-RWL"
+    django = pytest.importorskip("django.conf")
+    pytest.importorskip("django_redis")
+    options = {"REDIS_CLIENT_CLASS": "slock_client.drop_in.Redis"}
+    backend = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": f"redis://127.0.0.1:{server.port}/0"}
+    django.settings.configure(CACHES={"default": {**backend, "OPTIONS": options}})
+    from django.core.cache import cache
+
+    with cache.lock("nightly", timeout=10):
+        assert client.type(":1:nightly") == b"SLOCK-RWL"
