@@ -162,7 +162,7 @@ class Request(Acquisition):
         waited = now() - self.began
         if not is_timed_out:
             return no_answer(self.names(), waited, self.last)
-        holders = await info.holders_of(self._server.replies, self._owner.keys, _HOLDERS_REPLY)
+        holders = await info.holders_of(self._server.replies, self._owner.questions(), _HOLDERS_REPLY)
         return TimedOutError(f"timed out after {short(waited)}", self.names(), holders)
 
     async def attempt(self) -> Outcome:

@@ -13,7 +13,7 @@ from slock_client._clock import now
 from slock_client._hold import HoldBase
 from slock_client._locks import LocksBase
 from slock_client._options import LEAST_TTL, Duration, Options, seconds
-from slock_client._protocol import Owner
+from slock_client._protocol import Owner, word
 from slock_client._transport import Call, run
 from slock_client.errors import LostError, NoAnswerError, NotHeldError, TimedOutError
 
@@ -62,16 +62,16 @@ class DropIn:
     # --- the parts
 
     def _locks(self) -> LocksBase:
-        client = getattr(self, "redis", None) or self.valkey  # type: ignore[attr-defined]
+        client = self._client()
         known = self._all.get(client)
         return known or self._all.setdefault(client, type(self)._locks_of(client))
 
-    def _text(self, value: Any) -> str:
-        return value if isinstance(value, str) else bytes(value).decode(self._encoding(), "surrogateescape")
+    def _client(self) -> Any:
+        return getattr(self, "redis", None) or self.valkey  # type: ignore[attr-defined]
 
-    def _encoding(self) -> str:
-        client = getattr(self, "redis", None) or self.valkey  # type: ignore[attr-defined]
-        return str(client.get_encoder().encoding)
+    def _text(self, value: Any) -> str:
+        """The bytes that the client sends, as text of which the same bytes become."""
+        return bytes(self._client().get_encoder().encode(value)).decode("utf-8", "surrogateescape")
 
     @property
     def _key(self) -> str:
@@ -107,7 +107,7 @@ class DropIn:
         if lease is None:
             return False
         self.local.hold = HoldBase(locks, lease, alive)
-        self.local.token = lease.owner.token.encode(self._encoding(), "surrogateescape")
+        self.local.token = lease.owner.token.encode("utf-8", "surrogateescape")
         return True
 
     async def _locked(self) -> bool:
@@ -131,7 +131,7 @@ class DropIn:
         """How many milliseconds the token still holds the lock; negative: it does not."""
         key = self._locks()._key(self._key)
         try:
-            left = await self._locks()._engine().query(Call(key, ("SLOCK.PTTL", key, token)))
+            left = await self._locks()._engine().query(Call(key, ("SLOCK.PTTL", word(key), token)))
         except NoAnswerError as error:
             self._raise_base(error)
         return int(left)

@@ -10,6 +10,7 @@ from slock_client._acquisition import Limits
 from slock_client._engine import Engine, Settings
 from slock_client._lease import Lease
 from slock_client._options import Duration, Mode, Options, check_keys, seconds
+from slock_client._protocol import word
 from slock_client._quorum import QuorumSettings, check
 from slock_client._redis import RedisTransport
 from slock_client._transport import Call, Runtime, Transport
@@ -61,7 +62,7 @@ class LocksBase:
 
     async def _info(self, key: str) -> info.LockInfo:
         name = self._key(key)
-        return info.info_of(key, await self._engine().query(Call(name, ("SLOCK.INFO", name, "FULL", "COUNT", 0))))
+        return info.info_of(key, await self._engine().query(Call(name, ("SLOCK.INFO", word(name), "FULL", "COUNT", 0))))
 
     async def _queues(self) -> list[info.Queue]:
         replies = await self._engine().query(Call(None, ("SLOCK.QUEUES", "COUNT", 0)))

@@ -8,6 +8,7 @@ import socket
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any, Literal, TypedDict
 
 Mode = Literal["write", "read"]
@@ -120,15 +121,11 @@ def check_keys(keys: tuple[str, ...]) -> None:
 
 def own_name() -> str:
     """The metadata of a request that has none: where an operator finds the owner. It may change in a forked child."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
+    task = None if asyncio._get_running_loop() is None else asyncio.current_task()
     name = threading.current_thread().name if task is None else task.get_name()
-    return f"host={_host()} pid={os.getpid()} task={name}"[:256]
+    return f"{_process(os.getpid())} task={name}"[:256]
 
 
-def _host(known: list[str] = []) -> str:  # noqa: B006 -- asked for once
-    if not known:
-        known.append(socket.gethostname())
-    return known[0]
+@cache
+def _process(pid: int) -> str:
+    return f"host={socket.gethostname()} pid={pid}"

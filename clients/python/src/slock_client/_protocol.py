@@ -24,22 +24,27 @@ def ms(duration: float) -> int:
     return math.ceil(duration * 1000 - 1e-6)
 
 
+def word(text: str) -> str | bytes:
+    """The text in a command. The base libraries' parsers in C know only UTF-8, and no bytes that are none."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape")
+
+
 class Owner:
     """An owner token and the keys that it wants or holds."""
 
-    __slots__ = ("is_given", "keys", "names", "token")
+    __slots__ = ("_words", "is_given", "keys", "names", "token")
 
     def __init__(self, names: tuple[str, ...], prefix: str, token: str | None) -> None:
         self.names = names  # the keys for the program
         self.keys = tuple(prefix + name for name in names) if prefix else names  # for the server
         self.is_given = token is not None  # by the program: other acquisitions may use it too
         self.token = draw() if token is None else token
+        self._words = tuple(map(word, (*self.keys, self.token)))
 
     def _command(self, single: str, several: str, *rest: object) -> Call:
-        keys = self.keys
-        if len(keys) == 1 and single:
-            return Call(keys[0], (single, keys[0], self.token, *rest))
-        return Call(keys[0], (several, len(keys), *keys, self.token, *rest))
+        if len(self.keys) == 1 and single:
+            return Call(self.keys[0], (single, *self._words, *rest))
+        return Call(self.keys[0], (several, len(self.keys), *self._words, *rest))
 
     def lock(self, mode: Mode, options: Options, metadata: str) -> Call:
         """Asks for the lock."""
@@ -68,6 +73,10 @@ class Owner:
     def withdraw(self) -> Call:
         """Ends a waiting upgrade."""
         return self._command("SLOCK.CANCEL", "")
+
+    def questions(self) -> list[Call]:
+        """Ask who holds each key."""
+        return [Call(key, ("SLOCK.INFO", word(key), "FULL", "COUNT", 10)) for key in self.keys]
 
     def end(self, fence: int) -> Call:
         """Ends the acquisition: withdraws what waits, releases what is held, and refuses what arrives later.

@@ -27,6 +27,7 @@ _SET: dict[str, Any] = {
     "socket_timeout": TIME_LIMIT,
     "protocol": 2,
     "decode_responses": False,
+    "encoding": "utf-8",
     "encoding_errors": "surrogateescape",
     "health_check_interval": 0,
 }

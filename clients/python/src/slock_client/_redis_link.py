@@ -17,6 +17,7 @@ from slock_client._transport import Command, NoReply, Runtime, ServerError
 
 _TICK = 0.05  # seconds until a listening connection takes up a new channel
 _SOON, _LATER = 0.01, 0.2  # seconds before a lost one is replaced, and one that could not be made
+_FRESH = 0.1  # seconds in which the other side does not close an idle connection
 _CHECK = 1.0  # seconds for which a primary counts that Sentinel has named
 # After these replies the primary may be another one.
 _DEMOTED = ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING", "MISCONF")
@@ -33,14 +34,14 @@ class RedisLink:
     def __init__(self, transport: Any, io: Runtime, switched: Callable[[], None]) -> None:
         self._of, self._io, self._switched = transport, io, switched
         self.batch, self.lanes = (1, 16) if transport.is_cluster else (500, 2)
-        self._idle: deque[Any] = deque()  # duplicates that are free
+        self._idle: deque[tuple[Any, float]] = deque()  # duplicates, and since when they have been free
         self._lost: deque[Any] = deque()  # those that have to be closed
         self._buried: deque[Any] = deque(maxlen=128)
         # By the node or the Sentinel: the channels, and what is called for them.
         self._wanted: dict[Any, dict[str, tuple[Callable[[str], None], Callable[[], None]]]] = {}
         self._readers: dict[Any, object] = {}  # those of `_wanted` that have a connection
         self._followed: set[Any] = set()  # the Sentinels that tell of another primary
-        self._is_closed, self._encoding = False, str(transport.kwargs.get("encoding") or "utf-8")
+        self._is_closed = False
         self._address: Any = None  # of the primary that Sentinel named
         self._generation = 0  # counts the primaries
         self._checked = float("-inf")
@@ -66,11 +67,11 @@ class RedisLink:
             raise self._of.error(error) from error
         finally:
             if is_whole:
-                self._idle.append(client)
+                self._idle.append((client, now()))
             elif client is not None:  # what it has received is not known
                 self._lost.append(client)
                 self._io.spawn(self._bury)
-        if any(isinstance(reply, ServerError) and reply.code in _DEMOTED for reply in replies):
+        if type(replies[0]) is ServerError and replies[0].code in _DEMOTED:
             await self._io.apart(self._check)
         if generation != self._generation:
             raise NoReply("Sentinel has named another primary")
@@ -80,13 +81,13 @@ class RedisLink:
         """A duplicate for one caller."""
         while True:
             try:
-                client = self._idle.pop()
+                client, since = self._idle.pop()
             except IndexError:
                 await self._io.apart(self._make)
                 continue
             try:
                 # What can be read without a command is the end of the connection.
-                if not self._of.is_single or not client.connection.can_read(timeout=0):
+                if not self._of.is_single or now() - since < _FRESH or not client.connection.can_read(timeout=0):
                     return client
             except self._of.failures:
                 pass
@@ -94,7 +95,7 @@ class RedisLink:
             self._io.spawn(self._bury)
 
     async def _make(self) -> None:
-        self._idle.append(await settled(self._of.duplicate(self._manager)))
+        self._idle.append((await settled(self._of.duplicate(self._manager)), now()))
 
     async def _bury(self) -> None:
         """Closes duplicates, and keeps them for a while. Their finalizers would run in a thread that still refers to
@@ -106,12 +107,13 @@ class RedisLink:
 
     async def _exchange(self, client: Any, key: str | None, commands: list[Command]) -> list[Any]:
         options = {}
-        commands = [self._encoded(command) for command in commands]
         if self._of.is_cluster:
             options["target_nodes"] = client.get_primaries() if key is None else [client.get_node_from_key(key)]
         if len(commands) == 1:
             try:
-                reply = await settled(client.execute_command(*commands[0], **options))
+                reply = client.execute_command(*commands[0], **options)
+                if self._of.is_async:
+                    reply = await reply
             except self._of.failures as error:
                 reply = self._of.reply_of(error)
             if key is None and self._of.is_cluster:
@@ -128,13 +130,6 @@ class RedisLink:
             await self._discard(client)
         return [self._of.reply_of(reply) if isinstance(reply, Exception) else reply for reply in replies]
 
-    def _encoded(self, command: Command) -> Command:
-        """The parsers in C know only UTF-8, and no bytes that are none."""
-        return tuple(
-            word.encode(self._encoding, "surrogateescape") if isinstance(word, str) and not word.isascii() else word
-            for word in command
-        )
-
     async def _discard(self, client: Any) -> None:
         try:
             if client is not None:
@@ -147,7 +142,7 @@ class RedisLink:
     async def close(self) -> None:
         self._is_closed = True
         self._wanted.clear()
-        self._lost.extend(self._idle)
+        self._lost.extend(client for client, _ in self._idle)
         self._idle.clear()
         await self._io.apart(self._bury)
 
@@ -160,7 +155,7 @@ class RedisLink:
                 client = await self._take()
                 node = client.get_node_from_key(channel)
                 where = (node.host, node.port)
-                self._idle.append(client)
+                self._idle.append((client, now()))
         except self._of.failures as error:
             raise self._of.error(error) from error
         self._want(where, channel, heard, changed)
@@ -260,5 +255,5 @@ class RedisLink:
             self._generation += 1
             former, self._idle = self._idle, deque()
             self._switched()
-            self._lost.extend(former)
+            self._lost.extend(client for client, _ in former)
             await self._bury()

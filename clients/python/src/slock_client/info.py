@@ -112,16 +112,16 @@ def queues_of(replies: Iterable[Any], prefix: str) -> list[Queue]:
 
 
 async def holders_of(
-    replies: Callable[[Call, float], Awaitable[Sequence[Any]]], keys: tuple[str, ...], within: float
+    replies: Callable[[Call, float], Awaitable[Sequence[Any]]], questions: Iterable[Call], within: float
 ) -> list[str]:
     """Texts about the holders of the first key that somebody holds, at most 10, if the server tells them in time."""
     until = now() + within
-    for key in keys:
+    for question in questions:
         try:
-            reply = (await replies(Call(key, ("SLOCK.INFO", key, "FULL", "COUNT", 10)), until))[0]
+            reply = (await replies(question, until))[0]
         except (NoReply, ServerError):
             return []
-        holders = info_of(key, reply).holders
+        holders = info_of("", reply).holders
         if holders:
             return [f"{holder.metadata} {holder.token}".strip() for holder in holders]
     return []
