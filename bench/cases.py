@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from load import Case
+from load import FORMERLY, NOBODY, OTHER_KEY, SOMEBODY, WITHOUT_MODULE, Case
 
 TTL_MS = 3_600_000
 TEN_KEYS = " ".join(f"{{key}}:{number}" for number in range(10))
@@ -16,6 +16,11 @@ SET_DEL = Case("SET NX PX, DEL", f"{SET} / DEL {{key}}")
 SET_EVALSHA = Case("SET NX PX, EVALSHA", f"{SET} / EVALSHA @delete 1 {{key}} {{token}}")
 SET_DELIFEQ = Case("SET NX PX, DELIFEQ", f"{SET} / DELIFEQ {{key}} {{token}}", needs="DELIFEQ")
 LOCK = Case("LOCK, UNLOCK", f"SLOCK.LOCK {{key}} {{token}} {TTL_MS} / SLOCK.UNLOCK {{key}} {{token}}")
+MUNLOCK = Case(
+    "LOCK, MUNLOCK of one key",
+    f"SLOCK.LOCK {{key}} {{token}} {TTL_MS} / SLOCK.MUNLOCK 1 {{key}} {{token}}",
+)
+REFUSE = Case("LOCK, MUNLOCK of one key with REFUSE", f"{MUNLOCK.commands} REFUSE 120000")
 RLOCK = Case("RLOCK, RUNLOCK", f"SLOCK.RLOCK {{key}} {{token}} {TTL_MS} / SLOCK.RUNLOCK {{key}} {{token}}")
 LUA_READ = Case(
     "read lock in Lua",
@@ -78,6 +83,8 @@ class Contest:
     # How much more the ratios of CPU time may be; None where those have no limit.
     cpu_more: float | None = 0.05
     settings: dict[str, object] = field(default_factory=dict)
+    # How often instructions are counted, at least.
+    rounds: int = 1
 
 
 def pairs(what: str, cases: list[Case], evalsha: float, others: list[Ratio], **settings: object) -> Contest:
@@ -92,9 +99,26 @@ def hand_offs(contenders: int, **settings: object) -> Contest:
     return Contest(what, cases, ratios, 5000, None, {"maxclients": 10_000, **settings})
 
 
+def strangers(what: str, commands: str) -> Contest:
+    """Clients that use no locks, on a server without the module and on servers with it."""
+    without, *others = (
+        Case(beside, commands, beside=beside) for beside in (WITHOUT_MODULE, NOBODY, SOMEBODY, FORMERLY)
+    )
+    ratios = [Ratio(other, without, 1.05) for other in others]
+    return Contest(f"{what} of a client that uses no locks", [without, *others], ratios, cpu_more=0, rounds=3)
+
+
 WITHOUT_SCRIPT = [Ratio(own, SET_DEL, 1.2) for own in (LOCK, RLOCK)]
 AGAINST_DELIFEQ = [Ratio(own, SET_DELIFEQ, 1.05) for own in (LOCK, RLOCK)]
 CONTESTS = {
+    "ends": Contest(
+        "a fresh key taken and released, by each command that can",
+        [LOCK, MUNLOCK, REFUSE],
+        [Ratio(MUNLOCK, LOCK, 1.06), Ratio(REFUSE, LOCK, 1.18)],
+    ),
+    "strangers": strangers("SET NX PX and DEL", f"{SET} / DEL {{key}}"),
+    "strangers-expire": strangers("EXPIRE", f"EXPIRE {OTHER_KEY} 3600"),
+    "strangers-ping": strangers("PING", "PING"),
     "pairs": pairs("a fresh key taken and released", PAIRS, 0.5, WITHOUT_SCRIPT + AGAINST_DELIFEQ),
     "pairs-aof": pairs(
         "a fresh key taken and released, append-only file", PAIRS[2:], 0.75, [], appendonly=True

@@ -3,10 +3,13 @@
 Three cases, each with holds that are not renewed: one lock and unlock after the other; many tasks with a lock
 each; many tasks that hand one lock on, against a plain WAIT with a connection each. The agents of
 clients/conformance measure, in turns. A language whose agent cannot be built here is skipped.
+
+With --beside, the Go library is also measured beside that of another checkout, sample by sample in turns.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import statistics
 import subprocess
@@ -66,6 +69,28 @@ def sample(agent: Agent, samples: int, op: str, **fields: object) -> list[dict[s
     return answers[1:]
 
 
+def beside(agent: Agent, other: Agent, what: str, samples: int, field: str, **fields: object) -> None:
+    """The times of two agents in turns: how many times as fast this one is."""
+    ratios = []
+    for number in range(samples + 1):
+        ours, theirs = (
+            one.start(what, locks="l", **fields).result(SAMPLE_SECONDS)[field] for one in (agent, other)
+        )
+        if number:  # the first is to warm up
+            ratios.append(theirs / ours)
+    print(f"{what}: this library / the other {spread(ratios)}")
+
+
+def agent_of(checkout: Path, directory: str) -> Agent:
+    """The agent of the Go library in another checkout."""
+    package = "./internal/agent/goredis"
+    if not (checkout / "clients/go" / package).exists():
+        package = "./internal/agent"
+    program = str(Path(directory) / "agent")
+    subprocess.run(["go", "build", "-o", program, package], cwd=checkout / "clients/go", check=True)
+    return Agent(f"go of {checkout}", [program], {})
+
+
 def redislock(report: Report, port: int, ours: float, samples: int, rounds: int) -> None:
     """The pairs of the Go library against those of bsm/redislock, which it replaces."""
     with tempfile.TemporaryDirectory() as directory:
@@ -81,6 +106,24 @@ def redislock(report: Report, port: int, ours: float, samples: int, rounds: int)
     report.at_least("  library / bsm/redislock", ours / statistics.median(theirs), 1.0)
 
 
+def all_beside(agent: Agent, other: Agent, port: int, options: argparse.Namespace) -> None:
+    print(f"go beside {options.beside} (above 1 means that this one is faster):")
+    try:
+        other.ask("open", locks="l", kind="single", nodes=[f"127.0.0.1:{port}"])
+        samples = options.samples
+        if "single" in options.cases:
+            beside(agent, other, "cost", samples, "client_us", rounds=options.pairs)
+        if "pairs" in options.cases:
+            tasks, rounds = PAIRS_TASKS, options.rounds
+            beside(agent, other, "pairs", samples, "library_us", tasks=tasks, rounds=rounds)
+        if "handoffs" in options.cases:
+            tasks, rounds = HANDOFF_TASKS, options.handoffs
+            fields = {"key": "handed-on", "tasks": tasks, "rounds": rounds}
+            beside(agent, other, "handoffs", samples, "library_us", **fields)
+    finally:
+        other.stop()
+
+
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--samples", type=int, default=9)
@@ -89,6 +132,7 @@ def main() -> int:
     parser.add_argument("--handoffs", type=int, default=20, help="of each of the tasks that hand on")
     parser.add_argument("--cases", nargs="+", default=["single", "pairs", "handoffs"])
     parser.add_argument("--languages", nargs="+", default=list(LANGUAGES), choices=list(LANGUAGES))
+    parser.add_argument("--beside", type=Path, help="another checkout, whose Go library is measured too")
     options = parser.parse_args()
 
     report = Report(options)
@@ -112,6 +156,9 @@ def main() -> int:
                         redislock(report, server.port, pairs, samples, rounds)
                 if "handoffs" in options.cases:
                     many(report, agent, "handoffs", HANDOFF_TASKS, samples, options.handoffs, least_handoffs)
+                if name == "go" and options.beside:
+                    with tempfile.TemporaryDirectory() as directory:
+                        all_beside(agent, agent_of(options.beside, directory), server.port, options)
                 agent.ask("close", locks="l")
             finally:
                 agent.stop()

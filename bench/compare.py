@@ -77,12 +77,18 @@ def tell(
 
 
 def contest(report: Report, name: str, of: Contest, rounds: int) -> None:
-    with private_server(**of.settings) as server:
+    servers: dict[str, Server] = {}
+    players: dict[str, tuple[Server, Player]] = {}
+    with ExitStack() as stack:
+        for case in of.cases:
+            if case.beside not in servers:
+                settings = {**case.settings, **of.settings}
+                servers[case.beside] = stack.enter_context(private_server(**settings))
+            server = servers[case.beside]
+            if case.is_known_to(server):
+                several = ("--connections", CONNECTIONS) if case.way == "pairs" else ()
+                players[case.name] = server, Player(server, case.with_options(*several))
         report.server(server)
-        cases = [case for case in of.cases if case.is_known_to(server)]
-        several = ("--connections", CONNECTIONS)
-        options = {case.name: case.with_options(*several) if case.way == "pairs" else case for case in cases}
-        players = {name: (server, Player(server, case)) for name, case in options.items()}
         figures = play(players, of.count, rounds)
     lone = of.cases[0].way == "ring" and len(of.cases) == 3
     tell(report, of.what, name, figures, ("cpu_us", "p50_us", "p99_us") if lone else ("cpu_us", "wall_us"))

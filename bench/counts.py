@@ -44,7 +44,7 @@ def run_under(
         server.chmod(0o755)
         os.environ |= {"SERVER": str(server), "SLOCK_MODULE": module}
         try:
-            with private_server(**{"hz": 1, **settings}) as running:
+            with private_server(**{"hz": 1, **case.settings, **settings}) as running:
                 play_once(running, case, count)
                 then(running)
         finally:

@@ -2,7 +2,7 @@
 
 Each case is played twice, once longer, on a new server each time; the difference counts, so that start and
 end do not. Work that goes by time is taken off (see counts.py). What remains of chance is above all the seed
-of the server's hashes: of a few rounds the median counts.
+of the server's hashes, by which more or fewer names have to be compared: of a few rounds the least counts.
 
 instructions.json keeps the counts, for each version of a server: --compare fails when a case takes 2 % more,
 --write keeps the new ones. Builds of the module are compared by naming them: `--module old.so new.so`.
@@ -49,9 +49,9 @@ def is_countable(case: Case, contest: Contest) -> bool:
         return play_once(server, case, SLOW_COUNT)["seconds"] / SLOW_COUNT < SLOW_S
 
 
-def median(module: str, case: Case, contest: Contest, rounds: int) -> Counted:
-    counted = [instructions(module, case, contest) for _ in range(rounds)]
-    return sorted(counted, key=total)[rounds // 2]
+def least(module: str, case: Case, contest: Contest, rounds: int) -> Counted:
+    counted = [instructions(module, case, contest) for _ in range(max(rounds, contest.rounds))]
+    return min(counted, key=total)
 
 
 def total(counted: Counted) -> float:
@@ -121,7 +121,7 @@ class Count:
 
     def cases(self, contest: Contest) -> list[Case]:
         """Those that this server knows, and that do not take minutes."""
-        asked = [case for case in contest.cases if "SLOCK." in case.commands or not self.options.own]
+        asked = [case for case in contest.cases if case.is_own or not self.options.own]
         known = [case for case in asked if case.name in self.known]
         return [case for case in known if case.way == "pairs" or is_countable(case, contest)]
 
@@ -140,7 +140,7 @@ class Count:
             if self.options.compare:
                 row["more than kept"] = f"{count / was - 1:+.1%}" if was else "not kept"
             for other in others:
-                row[Path(other).name] = f"{total(median(other, case, contest, self.options.rounds)):,.0f}"
+                row[Path(other).name] = f"{total(least(other, case, contest, self.options.rounds)):,.0f}"
             rows.append(row)
         self.report.table(contest.what, name, rows)
         for ratio in contest.ratios:
@@ -152,9 +152,9 @@ class Count:
         before.update({case: round(count) for case, count in counts.items()})
 
     def case(self, module: str, case: Case, contest: Contest, was: int | None) -> Counted:
-        counted = median(module, case, contest, self.options.rounds)
+        counted = least(module, case, contest, self.options.rounds)
         if self.options.compare and was and total(counted) > MORE * was:
-            counted = median(module, case, contest, 3)  # one round may have been by chance
+            counted = least(module, case, contest, 3)  # one round may have been by chance
             if total(counted) > MORE * was:
                 self.exceeded.append(f"{contest.what}: {case.name}")
         return counted

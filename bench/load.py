@@ -5,16 +5,27 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common import Server
+from common import Server, wait_until
 from harness.settings import REPOSITORY
 from scripts import SCRIPTS
 
 PROGRAM = Path(os.environ.get("SLOCK_LOAD") or REPOSITORY / "target/release/slock-load")
 NOTHING = Path(os.environ.get("SLOCK_SUBSCRIBER") or REPOSITORY / "target/release/libsubscriber.so")
 LIMIT_S = 600
+
+
+# What a case is played beside, if that matters.
+WITHOUT_MODULE, NOBODY, SOMEBODY, FORMERLY = (
+    "without the module",
+    "nobody waits",
+    "somebody waits",
+    "somebody has waited",
+)
+# A key that is there, of another type.
+OTHER_KEY = "stranger"
 
 
 @dataclass(frozen=True)
@@ -27,9 +38,19 @@ class Case:
     options: tuple[object, ...] = ()
     # A command of newer servers only, without which there is nothing to play.
     needs: str = ""
+    beside: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the module has to do with it, which a competitor has not."""
+        return "SLOCK." in self.commands or self.beside in (NOBODY, SOMEBODY, FORMERLY)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return {"module": self.beside != WITHOUT_MODULE}
 
     def with_options(self, *options: object) -> Case:
-        return Case(self.name, self.commands, self.way, (*self.options, *options), self.needs)
+        return replace(self, options=(*self.options, *options))
 
     def is_known_to(self, server: Server) -> bool:
         return not self.needs or server.raw().ok("COMMAND", "INFO", self.needs)[0] is not None
@@ -44,6 +65,7 @@ class Player:
             digests = {w: control.ok("SCRIPT", "LOAD", SCRIPTS[w[1:]]).decode() for w in words if w[0] == "@"}
             if "subscriber." in case.commands:
                 control.call("MODULE", "LOAD", str(NOTHING))
+        prepare(server, case.beside)
         commands = " ".join(digests.get(word, word) for word in words)
         call = [PROGRAM, server.port, case.way, commands, *case.options]
         pipe = subprocess.PIPE
@@ -67,6 +89,20 @@ class Player:
         self._process.stdin.close()
         self._process.wait(LIMIT_S)
         self._process.stdout.close()
+
+
+def prepare(server: Server, beside: str) -> None:
+    """Who waits goes on waiting as long as the server runs."""
+    if beside:
+        server.raw().ok("SET", OTHER_KEY, "value")
+    if beside in (SOMEBODY, FORMERLY):
+        holder, waiter = server.raw(), server.raw()
+        holder.ok("SLOCK.LOCK", "waited-for", "holder", 3_600_000)
+        waiter.send("SLOCK.LOCK", "waited-for", "waiter", 3_600_000, "WAIT", 0)
+        wait_until(lambda: server.client().info("slock")["slock_waiters"] == 1, what="somebody to wait")
+        if beside == FORMERLY:
+            holder.ok("SLOCK.UNLOCK", "waited-for", "holder")
+            assert waiter.read() > 0 and waiter.ok("SLOCK.UNLOCK", "waited-for", "waiter") == 1
 
 
 def play_once(server: Server, case: Case, count: int) -> dict[str, float]:

@@ -24,9 +24,9 @@ pub fn error_reply(error: &LockError) -> Reply {
             "QUEUEFULL This user has {limit} requests of this token waiting, which is the most; a token is for one \
              owner"
         ),
-        LockError::Cancelled(left_ms) => format!(
-            "CANCELLED The token does not get this lock anew for another {left_ms} ms: its owner has given it up \
-              (SLOCK.CANCEL with REFUSE)"
+        LockError::Revoked(left_ms) => format!(
+            "REFUSED The token gets no new hold of this lock for another {left_ms} ms: its owner has ended the \
+             acquisition (SLOCK.MUNLOCK with REFUSE)"
         ),
         LockError::Grace(left_ms) => format!(
             "GRACE No new hold for another {left_ms} ms: the server has just started (slock.restart-grace-ms)"

@@ -18,7 +18,6 @@ pub fn write(section: &Section, metrics: &Metrics, manager: &LockManager) {
     section.field(c"oldest_wait_ms", oldest_ms);
     section.field(c"waiting_callers", manager.waitlist().callers_len() as u64);
     section.field(c"waiters_max", counters.waiters_max);
-    section.field(c"refused_tokens", manager.refused_tokens().len() as u64);
     section.field(c"grants", counters.grants);
     section.field(c"refusals", counters.refusals);
     section.field(c"handoffs", counters.handoffs);
@@ -26,9 +25,9 @@ pub fn write(section: &Section, metrics: &Metrics, manager: &LockManager) {
     section.field(c"expirations", metrics.expirations.get());
     section.field(c"wait_timeouts", counters.wait_timeouts);
     section.field(c"wait_cancels", counters.cancels);
-    section.field(c"cancelled", counters.cancelled);
-    section.field(c"refused_tokens_dropped", counters.refused_tokens_dropped);
-    section.field(c"unheard", counters.unheard);
+    section.field(c"revoked_requests", counters.revoked_requests);
+    section.field(c"revoked_tokens_overwritten", manager.revoked_tokens().overwritten);
+    section.field(c"no_subscriber", counters.no_subscriber);
     section.field(c"deadlocks", counters.deadlocks);
     section.field(c"evicted_locks", metrics.evictions.get());
     section.field(c"wait_ms_total", counters.wait_ms_total);

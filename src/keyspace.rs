@@ -4,9 +4,8 @@
 //! value, the key's expiry, the replication stream, `WATCH`. The announcement comes last, when the runtime
 //! is free again: a subscriber may run commands, also ours.
 //!
-//! The server calls us back for each change of a key, also where we made it; and to open a key can expire it, and to
-//! store a lock makes a new one, and then a subscriber of another module may run commands and remove keys that an
-//! operation has open. So it is known who changed a key: an operation of ours, or somebody while it was under way.
+//! To open a key can expire it, and to store a lock makes a new key. Then a subscriber of another module may run commands
+//! that remove locks which an operation has open. The type's callbacks report that: see [`note_change`].
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -209,44 +208,21 @@ impl<'c> Keyspace<'c> {
         OpenKey { name, key: is_served.then(|| LockKey::open(ctx, name)) }
     }
 
-    /// To open a key can expire it, and then a subscriber of another module may run commands and remove keys
-    /// that are open. Then none of them is touched again, not even to close it, and the operation finds all
-    /// its names not served. The one that was opened just now is not meant.
-    #[inline(always)]
-    fn forget_if_stale(&mut self, opened: LockIdRef<'_>) {
-        if HAS_REMOVALS.get() {
-            self.forget_removed(opened);
-        }
-    }
-
+    /// Opens those keys again whose locks others have changed since they were opened. The operation goes on with what
+    /// is there now.
     #[cold]
-    fn forget_removed(&mut self, opened: LockIdRef<'_>) {
-        let (db, open) = (self.db, &self.open);
-        let is_open = |lock: LockIdRef<'_>| {
-            lock != opened && lock.db == db && open.iter().any(|open| open.name.bytes() == lock.name)
-        };
-        HAS_REMOVALS.set(false);
-        if REMOVALS.take().iter().any(|lock| lock.as_ref().is_none_or(|lock| is_open(lock.as_ref()))) {
-            self.open.iter_mut().filter_map(|open| open.key.take()).for_each(std::mem::forget);
-        }
-    }
-
-    /// To store a lock makes the server announce a new key, and then a subscriber of another module may run commands and
-    /// remove keys that are open. They are not touched again, not even to close them, but opened anew: the
-    /// operation goes on, and does at all its names what it has begun.
-    #[cold]
-    fn reopen_removed(&mut self) {
+    fn reopen_changed(&mut self) {
         let (db, ctx) = (self.db, self.access.ctx());
         // To open a key can expire it, and so on.
-        while HAS_REMOVALS.get() {
-            HAS_REMOVALS.set(false);
-            let removals = REMOVALS.take();
+        while HAS_CHANGES.get() {
+            HAS_CHANGES.set(false);
+            let changes = CHANGES.take();
             for OpenKey { name, key } in &mut self.open {
                 let lock = LockIdRef { db, name: name.bytes() };
-                let has_gone =
-                    removals.iter().any(|gone| gone.as_ref().is_none_or(|gone| gone.as_ref() == lock));
-                if let Some(stale) = key.take_if(|_| has_gone) {
-                    std::mem::forget(stale);
+                let has_changed =
+                    |change: &Option<LockId>| change.as_ref().is_none_or(|id| id.as_ref() == lock);
+                if let Some(stale) = key.take_if(|_| changes.iter().any(has_changed)) {
+                    stale.let_go();
                     *key = Some(LockKey::open(ctx, *name));
                 }
             }
@@ -279,8 +255,10 @@ impl LockStore for Keyspace<'_> {
         self.db = db;
         for (at, name) in names.iter().enumerate() {
             let key = self.open_key(at, name);
-            self.forget_if_stale(LockIdRef { db, name });
             self.open.push(key);
+        }
+        if HAS_CHANGES.get() {
+            self.reopen_changed();
         }
     }
 
@@ -296,7 +274,7 @@ impl LockStore for Keyspace<'_> {
     fn commit(&mut self, at: usize, effect: &Effect<'_>, event: Event) {
         let ctx = self.access.ctx();
         let &mut OpenKey { name, key: Some(ref mut key) } = &mut self.open[at] else { return };
-        let changed = change(key, self.db, name, effect);
+        let changed = change(key, effect);
         if !self.has_listeners {
             ctx.count_change();
         } else if !(changed.is_gone && ctx.replicate_removal(name)) {
@@ -304,8 +282,8 @@ impl LockStore for Keyspace<'_> {
         }
         ctx.signal_modified(name);
         self.unannounced.push(Announcement { db: self.db, name, event, changed });
-        if changed.is_new && HAS_REMOVALS.get() {
-            self.reopen_removed();
+        if changed.is_new && HAS_CHANGES.get() {
+            self.reopen_changed();
         }
     }
 
@@ -335,8 +313,13 @@ impl LockStore for Keyspace<'_> {
         let ctx = own_ctx();
         ctx.select_db(lock.db);
         // Not to read: that would count as a hit or a miss of the keyspace.
-        self.peeked = Some(LockKey::open(ctx.as_ctx(), name.as_str()));
-        self.forget_if_stale(lock);
+        let mut peeked = LockKey::open(ctx.as_ctx(), name.as_str());
+        while HAS_CHANGES.get() {
+            peeked.let_go();
+            self.reopen_changed();
+            peeked = LockKey::open(ctx.as_ctx(), name.as_str());
+        }
+        self.peeked = Some(peeked);
         match self.peeked.as_ref()?.get() {
             Opened::Lock(lock) => Some(lock),
             Opened::Empty | Opened::OtherType => None,
@@ -346,7 +329,7 @@ impl LockStore for Keyspace<'_> {
 
 /// Makes an effect on a stored lock, and nothing else: this is all that a replica does.
 #[inline(always)]
-pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>) -> Changed {
+pub fn change(key: &mut LockKey<'_>, effect: &Effect<'_>) -> Changed {
     match key.get_mut() {
         Opened::Lock(lock) => {
             let applied = lock.apply(effect);
@@ -377,7 +360,7 @@ pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>
         Opened::Empty => {
             let Some(lock) = Lock::born_of(effect).map(boxed) else { return Changed::default() };
             let last_ms = lock.last_deadline_ms();
-            set(key, db, name, lock);
+            key.set(lock);
             if !effect.is_rewritten() {
                 key.expire_at_ms(last_ms);
             }
@@ -400,35 +383,14 @@ fn event_name(event: Event) -> &'static std::ffi::CStr {
 }
 
 thread_local! {
-    /// The key that the server is adding because we told it to. (What it removes because of that is a lock without
-    /// holders, which nobody is told of.)
-    static OWN_CHANGE: RefCell<Option<LockId>> = const { RefCell::new(None) };
-    /// What went while an operation was under way, and not by its doing: a key, or any.
-    static REMOVALS: RefCell<Vec<Option<LockId>>> = const { RefCell::new(Vec::new()) };
+    /// The locks of [`note_change`].
+    static CHANGES: RefCell<Vec<Option<LockId>>> = const { RefCell::new(Vec::new()) };
 }
 
-static HAS_REMOVALS: Flag = Flag::new(false);
+static HAS_CHANGES: Flag = Flag::new(false);
 
-/// Stores a lock where there was nothing. What the server says of that is our own doing.
-#[inline(always)]
-fn set(key: &mut LockKey<'_>, db: i32, name: Str<'_>, lock: Box<Lock>) {
-    let is_heard = STATE.hears_of_keys.get();
-    if is_heard {
-        OWN_CHANGE.set(Some(LockIdRef { db, name: name.bytes() }.into()));
-    }
-    key.set(lock);
-    if is_heard {
-        OWN_CHANGE.set(None);
-    }
-}
-
-/// Whether the server is adding this key because we told it to.
-pub fn is_own_change(lock: LockIdRef<'_>) -> bool {
-    OWN_CHANGE.with_borrow(|own| own.as_ref().is_some_and(|own| own.as_ref() == lock))
-}
-
-/// This key has gone while an operation was under way and not by its doing, or any may have, if none is named.
-pub fn note_removal(lock: Option<LockIdRef<'_>>) {
-    REMOVALS.with_borrow_mut(|removals| removals.push(lock.map(LockId::from)));
-    HAS_REMOVALS.set(true);
+/// Somebody has removed or replaced this lock, or perhaps any lock if none is named, while an operation was under way.
+pub fn note_change(lock: Option<LockIdRef<'_>>) {
+    CHANGES.with_borrow_mut(|changes| changes.push(lock.map(LockId::from)));
+    HAS_CHANGES.set(true);
 }

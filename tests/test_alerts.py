@@ -78,12 +78,12 @@ def _run_out(server: Server, raw: RawConnection) -> None:
     assert raw.ok("SLOCK.LOCK", "k", "b", HOUR, "WAIT", 1) == 0
 
 
-def _unheard(server: Server, raw: RawConnection) -> None:
+def _without_subscriber(server: Server, raw: RawConnection) -> None:
     raw.ok("SLOCK.LOCK", "k", "a", HOUR)
     listener = Listener(server)
     assert listener.ask("SLOCK.LOCK", "k", "b", HOUR) is None
     listener.connection.close()
-    wait_until(lambda: _read(raw)["slock_unheard"] == 1, what="the request to leave")
+    wait_until(lambda: _read(raw)["slock_no_subscriber"] == 1, what="the request to leave")
 
 
 def _expire(server: Server, raw: RawConnection) -> None:
@@ -110,13 +110,13 @@ STAGES: dict[str, tuple[Callable[[Server, RawConnection], None], int]] = {
     "ManyWaitForLocks": (_many_wait, 1),
     "LockWaitsLong": (_long_wait, 1),
     "LockWaitsRunOut": (_run_out, 100),
-    "LockRequestsUnheard": (_unheard, 100),
+    "LockRequestsWithoutSubscriber": (_without_subscriber, 100),
     "LockHoldersExpire": (_expire, 100),
     "LockDeadlocks": (_deadlock, 1),
     "LockMetricsMissing": (_no_module, 1),
 }
 # As they are; all else grows.
-GAUGES = {"slock_waiters", "slock_oldest_wait_ms", "slock_locks", "slock_refused_tokens", SCRIPT_RESULT}
+GAUGES = {"slock_waiters", "slock_oldest_wait_ms", "slock_locks", SCRIPT_RESULT}
 
 
 def _read(raw: RawConnection) -> Values:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, reject, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from harness import Clock, Locks, MakeServer, RawConnection, RespError, lock_state
 from harness.aof import rewrite_aof, wait_until_logged
-from harness.late_server import NEW_FENCE, Command, NaiveServer, Request
+from harness.late_server import NEW_FENCE, Command, NaiveServer, Request, overwritten
 from harness.notify import Listener
 from harness.replication import wait_synced
 from harness.settings import amount
@@ -101,6 +101,7 @@ class Story(RuleBasedStateMachine):
             primary.start()
         self.locks, self.connection = Locks(primary.client()), primary.raw()
         self.listener = Listener(primary, protocol=2)
+        self.overwritten = overwritten(self.locks.client)
 
     def teardown(self) -> None:
         """Nothing of the story is left on the server."""
@@ -167,6 +168,10 @@ class Story(RuleBasedStateMachine):
     def cancel(self, keys: Keys, token: str, refuses: bool) -> None:
         self._run("CANCEL", keys, token, refuses=refuses)
 
+    @rule(keys=SOME_KEYS, token=OWNERS)
+    def end(self, keys: Keys, token: str) -> None:
+        self._run("MUNLOCK", keys, token, refuses=True)
+
     @precondition(lambda self: self.blocked)
     @rule(which=st.integers(0, 3))
     def unblock(self, which: int) -> None:
@@ -199,7 +204,7 @@ class Story(RuleBasedStateMachine):
     @precondition(lambda self: self.slow_steps < SLOW_STEPS)
     @rule(source=st.sampled_from(["log", "rewritten log", "snapshot"]))
     def restart(self, source: str) -> None:
-        """The queue and the refused tokens are gone; holds and fences are not.
+        """The queue and the revoked tokens are gone; holds and fences are not.
 
         The clock is set back a little, so that fences rise only where the last one is known.
         """
@@ -217,7 +222,7 @@ class Story(RuleBasedStateMachine):
             wait_until_logged(primary)
             self.world.step(-RESTART_BACK_S)
             primary.restart(kill=True)
-        self.model.queue, self.model.refused = [], set()
+        self.model.queue, self.model.revoked = [], {}
         self.blocked, self.has_replica = {}, False
         self._connect()
         self._settle(source)
@@ -273,6 +278,8 @@ class Story(RuleBasedStateMachine):
         elif said == "DEADLOCK" and expected is None:
             self.model.leaves(tag)
         else:
+            if said != expected and overwritten(self.locks.client) > self.overwritten:
+                reject()
             assert said == expected, f"{command} answered {said}, not {expected}"
         self._settle(str(said) if isinstance(reply, RespError) else name)
 

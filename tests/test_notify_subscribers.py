@@ -73,7 +73,7 @@ def test_without_a_subscriber_its_requests_leave_and_the_next_is_served(
     assert line.locks.check(KEY, other.fence()) == 1 and behind.is_waiting()
     line.wait_for_waiters(1)
     assert line.queued() == [NEXT] and line.holders("elsewhere") == [HOLDER]
-    assert line.count("unheard") == 3 and other.messages() == []
+    assert line.count("no_subscriber") == 3 and other.messages() == []
     said = [word for command in stream.commands() for word in command[1:]]
     assert not any(word.endswith(b" me") for word in said), "it was given a hold"
     assert line.release("other") == 1 and behind.fence()
@@ -85,14 +85,14 @@ def test_without_a_subscriber_its_requests_leave_and_the_next_is_served(
 def test_of_many_channels_those_without_a_subscriber_are_found(line: Line) -> None:
     line.locks.lock(KEY, HOLDER, HOUR)
     stays, goes, asking = line.server.raw(), line.server.raw(), line.server.raw()
-    channels, before = [b"many-%d" % number for number in range(300)], line.count("unheard")
+    channels, before = [b"many-%d" % number for number in range(300)], line.count("no_subscriber")
     for number, channel in enumerate(channels):
         (goes if number % 3 else stays).ok("SSUBSCRIBE", channel)
         assert asking.ok(*LOCK[:2], channel, HOUR, "WAIT", 0, "NOTIFY", channel, "tag") is None
     goes.close()
     line.wait_for_waiters(100)
     assert line.queued() == [channel.decode() for channel in channels[::3]]
-    assert line.count("unheard") - before == 200
+    assert line.count("no_subscriber") - before == 200
 
 
 def test_who_listened_at_the_last_grant_is_asked_again_at_the_next(line: Line, me: Listener) -> None:
@@ -125,7 +125,7 @@ def test_they_leave_also_while_writes_are_refused_or_paused(
     hang_up(line.server, me.connection)
     line.wait_for_waiters(0)
     control.ok(*allow)
-    assert line.count("unheard") == 1
+    assert line.count("no_subscriber") == 1
 
 
 def test_another_subscriber_of_the_channel_will_do(line: Line, me: Listener) -> None:
@@ -154,7 +154,7 @@ def _cancelled(line: Line, me: Listener, requests: int) -> None:
     assert [me.message() for _ in range(requests)] == [(0, b"%d" % number) for number in range(requests)]
 
 
-@pytest.mark.parametrize("end", ["granted", "cancelled", "unheard"])
+@pytest.mark.parametrize("end", ["granted", "cancelled", "no subscriber"])
 def test_many_requests_come_and_go_and_leave_nothing_behind(make_server: MakeServer, end: str) -> None:
     requests = rounds(2000, 100_000)
     line = Line(make_server(slock_max_waiters=requests, client_output_buffer_limit="pubsub 0 0 0"))
@@ -172,7 +172,7 @@ def test_many_requests_come_and_go_and_leave_nothing_behind(make_server: MakeSer
                 commands = [("SLOCK.RLOCK", KEY, number, HOUR, *ask, number) for number in numbers]
                 assert raw.pipeline(commands) == [None] * len(numbers)
         assert line.count("waiters") == requests
-        if end != "unheard":
+        if end != "no subscriber":
             (_granted if end == "granted" else _cancelled)(line, me, requests)
             assert me.messages() == []
         me.connection.close()
@@ -184,7 +184,7 @@ def test_many_requests_come_and_go_and_leave_nothing_behind(make_server: MakeSer
     before = used()
     come_and_go()
     wait_until(lambda: used() - before < requests * 50, what="the memory to be given back")
-    assert line.count("unheard") == (2 * requests if end == "unheard" else 0)
+    assert line.count("no_subscriber") == (2 * requests if end == "no subscriber" else 0)
 
 
 @pytest.mark.parametrize("end", ["granted", "cancelled", "asked again on another channel"])

@@ -6,6 +6,7 @@ While a waiter waits nobody talks to the server, so that no command can find by 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from itertools import count, takewhile
 
@@ -14,6 +15,7 @@ import redis
 
 from harness import RespError, Server, wait_until
 from harness.causes import BRIEF, FREEING, HOLDER, KEY, SHARING, Cause
+from harness.many import many
 from harness.waiting import (
     HOUR,
     REPLY_TIMEOUT,
@@ -61,13 +63,21 @@ def test_the_next_of_the_queue_get_the_freed_lock(line: Line, cause: Cause) -> N
     wait_unblocked(line.client)
 
 
-@pytest.mark.parametrize("command", [f"DEL {KEY}", f"UNLINK {KEY}", f"RENAME {KEY} other", f"MOVE {KEY} 1"])
-def test_a_key_that_goes_wakes_without_any_further_event(line: Line, command: str) -> None:
-    """No other command and no connection that closes, which would start the timer, too."""
-    line.locks.lock(KEY, HOLDER, HOUR)
-    waiting = line.write("next")
-    line.client.execute_command(*command.split())
-    waiting.fence()
+@pytest.mark.parametrize("command", ["DEL", "UNLINK", "RENAME", "MOVE"])
+def test_a_key_that_goes_wakes_at_once_without_any_further_event(line: Line, command: str) -> None:
+    """No other command, no connection that closes: what would start the timer, too. And the module does not wait for the
+    next of its checks, which come once a second.
+    """
+    rounds = 10
+    began = time.monotonic()
+    for number in range(rounds):
+        at = Line(line.server, f"k{number}")
+        at.locks.lock(at.key, HOLDER, HOUR)
+        waiting = at.write("next")
+        target = {"RENAME": [f"to-{at.key}"], "MOVE": [1]}.get(command, [])
+        line.client.execute_command(command, at.key, *target)
+        waiting.fence()
+    assert time.monotonic() - began < rounds / 2
 
 
 @pytest.mark.parametrize("how", ["SLOCK.LOCK", "SLOCK.RLOCK"])
@@ -129,6 +139,27 @@ def test_waits_that_end_elsewhere_do_not_put_off_a_grant(line: Line) -> None:
     finally:
         is_over.set()
         waiting.join(REPLY_TIMEOUT)
+
+
+@pytest.mark.parametrize("command", ["SET free string", "LPUSH free item", "RENAME text free"])
+def test_another_type_under_a_free_name_is_noticed_within_a_second(line: Line, command: str) -> None:
+    """The server reports neither to modules that have not subscribed to the events of all keys."""
+    line.locks.lock(KEY, HOLDER, HOUR)
+    line.client.set("text", "string")
+    waiting = line.ask("first", *many("MLOCK", f"free {KEY}", "first", HOUR, "WAIT", 0))
+    behind = line.write("behind")
+    line.client.execute_command(*command.split())
+    assert waiting.error().startswith("WRONGTYPE ")
+    assert behind.is_waiting() and line.release(HOLDER) == 1 and behind.fence()
+
+
+def test_a_key_whose_expiry_was_changed_goes_within_a_second_of_it(line: Line) -> None:
+    """Also if the server itself does not come to remove it."""
+    line.client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", 0)
+    line.locks.lock(KEY, HOLDER, HOUR)
+    waiting = line.write("next")
+    assert line.client.pexpire(KEY, BRIEF)
+    assert waiting.fence()
 
 
 def test_swapdb_takes_a_holder_to_who_waits_in_the_other_database(line: Line) -> None:

@@ -79,12 +79,12 @@ def test_a_script_writes_only_for_the_present_holder(client: redis.Redis) -> Non
     assert client.get("data") == b"1" and client.hget("hash", "value") == b"3"
 
 
-# --- giving up, and permits
+# --- the end of an acquisition, and permits
 
 
 @pytest.mark.parametrize("mode", ["LOCK", "RLOCK"])
 @pytest.mark.parametrize("is_granted", [False, True])
-def test_who_gave_up_neither_waits_nor_holds(
+def test_an_acquisition_that_was_ended_neither_waits_nor_holds(
     recipes: SimpleNamespace, server: Server, client: redis.Redis, mode: str, is_granted: bool
 ) -> None:
     """Its connection stays open, as some libraries leave it."""
@@ -97,10 +97,10 @@ def test_who_gave_up_neither_waits_nor_holds(
         if is_granted:
             client.execute_command("SLOCK.UNLOCK", "k2", "another")
             assert waiter.read() > 0
-        recipes.give_up(token, "k1", "k2")
+        assert [recipes.end(token, "k1", "k2") for _ in range(2)] == [2 * is_granted] * 2
         if not is_granted:
             assert waiter.read() == 0
-        assert waiter.error(*request).startswith("CANCELLED "), "what comes later is refused"
+        assert waiter.error(*request).startswith("REFUSED "), "what comes later is refused"
         if not is_granted:
             client.execute_command("SLOCK.UNLOCK", "k2", "another")
         assert client.execute_command("SLOCK.MLOCK", 2, "k1", "k2", "next", 60_000) > 0
@@ -383,7 +383,7 @@ def test_a_task_is_told_how_its_wait_has_ended(
 ) -> None:
     async def wait_and_be_told() -> None:
         async with recipes.Waits(port=server.port) as waits:
-            waiting = asyncio.create_task(waits._fence("k", "me", 60_000))
+            waiting = asyncio.create_task(waits._fence("k", "me", "tag", 60_000))
             await asyncio.to_thread(wait_until, lambda: client.info("slock")["slock_waiters"])
             client.execute_command(*command.split())
             with pytest.raises(problem):

@@ -151,10 +151,10 @@ func (s *server) request(
 func (a *request) unsuccessful(isTimedOut bool) error {
 	waited := time.Since(a.began)
 	if !isTimedOut {
-		return noAnswer(a.owner.names, waited, a.last, a.ctx.Err())
+		return noAnswer(a.owner.names, waited, a.last, overErr(a.ctx))
 	}
 	text := plain("timed out after " + waited.Round(time.Millisecond).String())
-	failed := failure(ErrTimedOut, a.owner.names, text, a.ctx.Err())
+	failed := failure(ErrTimedOut, a.owner.names, text, overErr(a.ctx))
 	failed.Holders = a.server.holders(context.WithoutCancel(a.ctx), holdersReply, a.owner.keys)
 	return failed
 }

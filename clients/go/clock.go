@@ -18,8 +18,11 @@ func init() { now() }
 
 // now is the clock. It is read where the end of a hold is decided.
 func now() time.Duration {
+	before := monotonic()
 	at := sleepingClock()
-	asleep.Store(int64(at - monotonic()))
+	if after := monotonic(); after-before < time.Millisecond { // else this goroutine did not run for a while
+		asleep.Store(int64(at - after))
+	}
 	return at
 }
 

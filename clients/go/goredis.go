@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -79,7 +80,7 @@ func goRedis(rdb redis.UniversalClient) *goRedisTransport {
 	if t.single, _ = rdb.(*redis.Client); t.single != nil {
 		o := t.single.Options()
 		t.isSentinel, t.hasRotated = o.Addr == "FailoverClient", hasProvider(o)
-		t.isPrompt = o.TLSConfig == nil // go-redis connects by TLS without ctx
+		t.isPrompt = o.TLSConfig == nil && keepsHooks() // go-redis connects by TLS without ctx
 	} else if t.cluster, _ = rdb.(*redis.ClusterClient); t.cluster != nil {
 		o := t.cluster.Options()
 		if t.hasRotated = hasProvider(o); min(o.ReadTimeout, o.WriteTimeout) < callTimeout/2 {
@@ -118,7 +119,7 @@ func (t *goRedisTransport) duplicate() redis.UniversalClient {
 	set := func(options any) {
 		for name, value := range map[string]any{
 			"Protocol": 2, "ReadTimeout": callTimeout, "WriteTimeout": callTimeout, "PoolTimeout": callTimeout,
-			"PoolSize": 4, "MinIdleConns": 0, "MaxIdleConns": 0, "MaxActiveConns": 0, "Limiter": nil,
+			"DialerRetries": 1, "PoolSize": 4, "MinIdleConns": 0, "MaxIdleConns": 0, "MaxActiveConns": 0, "Limiter": nil,
 			"PushNotificationProcessor": nil, "MaintNotificationsConfig": nil, "ClientSideCache": nil, "ClientSideCacheConfig": nil,
 		} {
 			if field := reflect.ValueOf(options).Elem().FieldByName(name); field.IsValid() && value != nil {
@@ -157,10 +158,43 @@ func (t *goRedisTransport) over(isReserved bool) processor {
 			return t.reserved
 		}
 	}
-	if t.single == nil {
+	switch {
+	case t.single == nil:
 		return t.cluster
+	case !keepsHooks():
+		return t.single
 	}
 	return t.program(at)
+}
+
+// keepsHooks is whether a client with other time limits has the hooks of its original: that of go-redis 9.9 has them, that
+// of 9.19 has not.
+var keepsHooks = sync.OnceValue(func() bool {
+	p := &probe{}
+	original := redis.NewClient(&redis.Options{Limiter: p, MaxRetries: -1})
+	defer original.Close()
+	original.AddHook(p)
+	_ = original.WithTimeout(callTimeout).Ping(context.Background())
+	return p.isHooked
+})
+
+// probe is a hook that notes whether commands come by, and a limiter that lets none connect.
+type probe struct{ isHooked bool }
+
+func (p *probe) Allow() error       { return errSilent }
+func (p *probe) ReportResult(error) {}
+
+func (p *probe) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p *probe) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		p.isHooked = true
+		return next(ctx, cmd)
+	}
+}
+
+func (p *probe) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // program is the program's client of a single server with our time limits. It shares the pool, and the hooks that the
@@ -173,22 +207,44 @@ func (t *goRedisTransport) program(at time.Duration) *redis.Client {
 	return t.limited.Load()
 }
 
-// Call sends a command. Where go-redis may take long to notice that ctx is over, it goes on by itself.
+// Call sends a command. If go-redis may take long to notice that ctx is over, it goes on by itself; without a reply the
+// command is sent again over the reserved connections, because the time limits may be the program's.
 func (t *goRedisTransport) Call(ctx context.Context, call Call) (reply, then any, err error) {
 	if t.isPrompt {
 		return t.send(ctx, call)
 	}
-	came := make(chan func(), 1)
-	go func() {
-		r, next, failed := t.send(ctx, call)
-		came <- func() { reply, then, err = r, next, failed }
-	}()
-	select {
-	case note := <-came:
-		note()
-		return reply, then, err
-	case <-ctx.Done():
-		return nil, nil, ctx.Err()
+	patience := callTimeout
+	if end, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(end)/2)
+	}
+	came, silent := make(chan func(), 2), time.NewTimer(patience)
+	defer silent.Stop()
+	attempt := func() {
+		this := call
+		call.Reserved = !call.Reserved // the next one
+		go func() {
+			r, next, failed := t.send(ctx, this)
+			came <- func() { reply, then, err = r, next, failed }
+		}()
+	}
+	attempt()
+	for attempts, pending := 1, 1; ; {
+		select {
+		case note := <-came:
+			note()
+			pending--
+			var unusable *UnusableError
+			if err == nil || errors.As(err, &unusable) || attempts == 2 && pending == 0 {
+				return reply, then, err
+			}
+		case <-silent.C:
+		case <-ctx.Done():
+			return nil, nil, cmp.Or(err, ctx.Err())
+		}
+		if attempts == 1 {
+			attempts, pending = 2, pending+1
+			attempt()
+		}
 	}
 }
 

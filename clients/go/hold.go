@@ -283,7 +283,6 @@ func (h *Hold) extend(ctx context.Context, until time.Time, ttl time.Duration) e
 		got.number, failed = 0, nil
 	}
 	err = h.update(func(l *lease) {
-		l.renewAt = now() + l.ttl/10
 		switch {
 		case errors.Is(failed, errLeft):
 		case failed != nil:

@@ -120,7 +120,7 @@ func (q *quorum) acquire(ctx context.Context, r *Request, try bool) (keeper, own
 	var last tally
 	a := newAcquisition(ctx, q.closing, q.settings, r.settings, try)
 	a.polling = q.settings.strategy
-	a.failed = func(bool) error { return last.missed(r.keys, time.Since(a.began), ctx.Err()) }
+	a.failed = func(bool) error { return last.missed(r.keys, time.Since(a.began), overErr(ctx)) }
 	a.send = func() (grant, error) {
 		v = q.votes(r)
 		got := v.attempt(ctx)

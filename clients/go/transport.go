@@ -221,6 +221,14 @@ func ended(ctx context.Context) error {
 	return errors.Join(err, cause)
 }
 
+// overErr is the error of a context. A context learns of its deadline a little later than who reads the clock.
+func overErr(ctx context.Context) error {
+	if at, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(at) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
+}
+
 // sleep waits for a pause. It returns false as soon as one of the contexts is over.
 func sleep(ctx, closing context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)

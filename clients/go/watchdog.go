@@ -91,9 +91,11 @@ func (h *Hold) isRenewed() bool { return !h.settings.noRenewal && h.locks.closin
 func (h *Hold) look() {
 	at, isDue, isLong := now(), false, false
 	_ = h.updateAt(at, func(l *lease) {
-		isDue = h.isRenewed() && at >= l.renewAt
-		isLong = isDue && !l.isLong && at-l.granted > longHold && h.settings.maxHold == 0
-		l.isLong = l.isLong || isLong
+		if isDue = h.isRenewed() && at >= l.renewAt; isDue {
+			l.renewAt = at + l.ttl/10 // unless this one succeeds
+			isLong = !l.isLong && at-l.granted > longHold && h.settings.maxHold == 0
+			l.isLong = l.isLong || isLong
+		}
 	})
 	if isLong {
 		h.locks.report.warn(h.values, "a lock is held for more than an hour, without MaxHold", h.label(), h.owner.names, nil)

@@ -22,8 +22,8 @@ pub enum LockError {
     QueueFull(usize),
     /// The user has so many requests of this token waiting already.
     TokenQueueFull(usize),
-    /// The owner has given the lock up: for this many milliseconds the token does not get it anew.
-    Cancelled(u64),
+    /// The owner has ended the acquisition: for this many milliseconds the token gets no new hold of this lock.
+    Revoked(u64),
     /// No new hold is given before this many milliseconds have passed.
     Grace(u64),
     /// The fence or the deadline would be greater than a stored lock can carry.

@@ -14,7 +14,7 @@
 //! | `effect` | the changes a lock can undergo, in absolute time |
 //! | `fence` | the server-wide fencing counter |
 //! | `queue` | the requests that wait, in order, over any number of names |
-//! | `refused_tokens` | who may not have a lock anew for a while |
+//! | `revoked_tokens` | tokens that get no new hold of a lock for a while |
 //! | [`manager`] | every operation from request to answer; who is granted next |
 //! | `deadlock` | the search for owners that would wait for each other |
 //! | `store`, `clients` | what the core asks for that it does not keep: locks, and those who wait |
@@ -38,8 +38,8 @@ mod lock;
 pub mod manager;
 mod mode;
 mod queue;
-mod refused_tokens;
 mod request;
+mod revoked_tokens;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -56,9 +56,9 @@ pub use lock::{Applied, Holder, Lock};
 pub use manager::{Counters, LockManager, Operation, ProbePosition, TimeSlice, Urgency};
 pub use mode::{Mode, Want};
 pub use queue::{QueueSummary, Waiter, Waitlist};
-pub use refused_tokens::{REFUSED_TOKENS_MAX, RefusedTokens};
 pub use request::{
     AcquireOutcome, Answer, Destination, Extension, ReplyTo, Request, WaitPolicy, WaitResult, WhoAsks,
 };
+pub use revoked_tokens::RevokedTokens;
 pub use store::{LockStore, Lookup};
 pub use time::Timestamp;

@@ -62,7 +62,7 @@ fn change_lock(ctx: Ctx<'_>, key: Str<'_>, effect: &Effect<'_>) -> Result<(), Re
     if let Opened::OtherType = open.get() {
         return Err(error_reply(&LockError::WrongType));
     }
-    let changed = keyspace::change(&mut open, ctx.db(), key, effect);
+    let changed = keyspace::change(&mut open, effect);
     drop(open);
     ctx.signal_modified(key);
     if changed.is_gone {

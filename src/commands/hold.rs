@@ -2,48 +2,62 @@
 //! `MEXTEND`.
 //!
 //! ```text
-//! SLOCK.UNLOCK    key token [FENCE n]                    1 released, 0 does not hold it for write
-//! SLOCK.RUNLOCK   key token [FENCE n]                    1 released, 0 does not hold it for read
-//! SLOCK.EXTEND    key token ttl-ms [GT] [FENCE n]        1 the deadline is now + ttl, 0 not a holder
-//! SLOCK.DOWNGRADE key token ttl-ms [FENCE n]             the new fence
-//! SLOCK.MUNLOCK   numkeys key [key ...] token [FENCE n]  how many were released
+//! SLOCK.UNLOCK    key token [FENCE n]              1 released, 0 does not hold it for write
+//! SLOCK.RUNLOCK   key token [FENCE n]              1 released, 0 does not hold it for read
+//! SLOCK.EXTEND    key token ttl-ms [GT] [FENCE n]  1 the deadline is now + ttl, 0 not a holder
+//! SLOCK.DOWNGRADE key token ttl-ms [FENCE n]       the new fence
+//! SLOCK.MUNLOCK   numkeys key [key ...] token [FENCE n] [REFUSE ms]
+//!                                                  how many were released
 //! SLOCK.MEXTEND   numkeys key [key ...] token ttl-ms [GT] [FENCE n]
-//!                                                        1 all extended, 0 one or more lost, none changed
+//!                                                  1 all extended, 0 one or more lost, none changed
 //! ```
 //!
 //! With `FENCE` only the hold with this fence is meant: where the token holds by another one, it is as if it held
-//! nothing.
+//! nothing. With `REFUSE` the acquisition ends as a whole: see `LockManager::end`.
 
 use slock_core::{Extension, HoldRef, Mode};
 
-use super::args::Args;
+use super::args::{Args, error};
 use crate::runtime::operate;
 use crate::server::{Ctx, Reply, Str};
 
 pub fn unlock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
-    let mut args = Args::new(args);
-    release(ctx, args.key()?, args, Some(Mode::Write))
+    one(ctx, args, Mode::Write)
 }
 
 pub fn runlock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
+    one(ctx, args, Mode::Read)
+}
+
+fn one(ctx: Ctx<'_>, args: &[Str<'_>], mode: Mode) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
-    release(ctx, args.key()?, args, Some(Mode::Read))
+    let (keys, token, options) = (args.key()?, args.token()?, args.options(&["FENCE"])?);
+    release(ctx, keys, HoldRef { token, fence: options.fence }, Some(mode))
 }
 
 pub fn munlock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
-    release(ctx, args.keys(1)?, args, None)
+    let (keys, token, options) = (args.keys(1)?, args.token()?, args.options(&["FENCE", "REFUSE"])?);
+    match (options.fence, options.refuse_ms) {
+        (Some(_), Some(_)) => error("ERR option REFUSE does not go with FENCE"),
+        (None, Some(ms)) => {
+            operate(ctx, keys, |manager, operation| manager.end(operation, token, ms)).map(number)
+        }
+        (fence, None) => release(ctx, keys, HoldRef { token, fence }, None),
+    }
 }
 
 fn release<'a>(
     ctx: Ctx<'a>,
     keys: &'a [Str<'a>],
-    mut args: Args<'_>,
+    hold: HoldRef<'_>,
     mode: Option<Mode>,
 ) -> Result<Reply, Reply> {
-    let hold = HoldRef { token: args.token()?, fence: args.options(&["FENCE"])?.fence };
-    let released = operate(ctx, keys, |manager, operation| manager.release(operation, hold, mode))?;
-    Ok(Reply::Int(i64::try_from(released).unwrap_or(i64::MAX)))
+    operate(ctx, keys, |manager, operation| manager.release(operation, hold, mode)).map(number)
+}
+
+fn number(released: usize) -> Reply {
+    Reply::Int(i64::try_from(released).unwrap_or(i64::MAX))
 }
 
 pub fn extend(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {

@@ -132,7 +132,7 @@ fn show_waiter(ctx: Ctx<'_>, waiter: &Waiter, now_ms: u64) {
     };
     // From its arrival on, also where it was asked again; 0 is without limit.
     let timeout_ms = waiter.gives_up_ms.map_or(0, |at_ms| at_ms - waiter.arrived_ms);
-    ctx.reply_map(6 + usize::from(waiter.limit.is_some()) + if waiter.channel.is_some() { 2 } else { 0 });
+    ctx.reply_map(6 + usize::from(waiter.limit.is_some()) + usize::from(waiter.channel.is_some()));
     text_field(ctx, "token", &waiter.token);
     text_field(ctx, "mode", mode.as_bytes());
     int_field(ctx, "waiting-ms", now_ms.saturating_sub(waiter.arrived_ms));
@@ -144,7 +144,6 @@ fn show_waiter(ctx: Ctx<'_>, waiter: &Waiter, now_ms: u64) {
     }
     if let Some(channel) = &waiter.channel {
         text_field(ctx, "channel", channel);
-        text_field(ctx, "tag", &waiter.tag);
     }
 }
 

@@ -117,9 +117,9 @@ const COMMANDS: &[Command] = &[
     Command {
         name: c"slock.munlock",
         flags: c"write",
-        summary: c"Releases several locks, in whichever mode the token holds them.",
-        complexity: COMPLEXITY_MANY,
-        args: &[NUMKEYS, KEYS, TOKEN, FENCE],
+        summary: c"Releases locks, in whichever mode the token holds them. With REFUSE, ends the whole acquisition.",
+        complexity: COMPLEXITY_END,
+        args: &[NUMKEYS, KEYS, TOKEN, FENCE, REFUSE],
         run: hold::munlock,
     },
     Command {
@@ -187,6 +187,9 @@ const COMMANDS: &[Command] = &[
 const COMPLEXITY: &CStr = c"O(log(N)), N being the number of readers and of waiting requests";
 const COMPLEXITY_MANY: &CStr =
     c"O(K*log(N)), K being the number of keys, N that of readers and of waiting requests";
+const COMPLEXITY_END: &CStr =
+    c"O(K*log(N)), K being the number of keys, N that of readers and of waiting requests; with REFUSE O(R*log(N)) more, \
+      R being the waiting requests of the token for these keys (1,024 for each user at most)";
 const COMPLEXITY_WAIT: &CStr =
     c"O(log(N)), N being the number of readers and of waiting requests; to wait O(M) more, \
       M being the keys of waiting requests that ask for several or share a token";

@@ -83,9 +83,9 @@ pub fn cancel(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
     let (keys, token, refuse_ms) = (args.key()?, args.token()?, args.options(&["REFUSE"])?.refuse_ms);
     let lock = LockIdRef { db: ctx.db(), name: keys[0].bytes() };
-    let cancelled = runtime::operate(ctx, keys, |manager, _| {
-        refuse_ms.inspect(|ms| manager.refuse(server::now(), lock, token, *ms));
-        Ok(manager.cancel(lock, token))
+    let cancelled = runtime::operate(ctx, keys, |manager, operation| match refuse_ms {
+        None => Ok(manager.cancel(lock, token)),
+        Some(ms) => Ok(manager.cancel_and_revoke(operation.now(), lock, token, ms)),
     })?;
     Ok(Reply::Int(i64::try_from(cancelled).unwrap_or(i64::MAX)))
 }

@@ -17,7 +17,7 @@ use slock_core::{TimeSlice, Timestamp, Urgency};
 
 use super::notify::without_subscriber;
 use super::schedule::Schedule;
-use super::working_state::{Runtime, try_with_runtime};
+use super::working_state::{CHECK_NAMES_EVERY_MS, Runtime, try_with_runtime};
 use super::write_gate::WriteBlock;
 
 use crate::keyspace::Keyspace;
@@ -43,10 +43,6 @@ const PAUSED_RETRY_MS: u64 = 10;
 
 /// When to look again while a client's write would be refused.
 const REFUSED_RETRY_MS: u64 = 100;
-
-/// How often a node of a cluster looks whether it still serves the keys that are waited for. Not every
-/// server tells its modules that a slot has gone or that the cluster is down.
-const PROBE_EVERY_MS: u64 = 1000;
 
 /// How often the module asks who has subscribed to the channels on which requests are answered. No server tells
 /// its modules that a subscription ends.
@@ -105,7 +101,8 @@ impl Runtime {
         if follows || block.is_some() {
             self.manager.end_waits(&mut slice);
         } else {
-            self.look_for_slots_that_have_gone(store, now_ms);
+            let manager = &mut self.manager;
+            self.names.go_on(now_ms, CHECK_NAMES_EVERY_MS, |after| manager.probe(store, after));
             while started.elapsed() < RESTORED_SLICE
                 && let Some(lock) = self.restored.pop_first()
             {
@@ -150,13 +147,5 @@ impl Runtime {
             without_subscriber(&some).for_each(|channel| manager.channel_closed(channel));
             Some(last)
         });
-    }
-
-    /// Goes on looking for names that this node of a cluster serves no more.
-    fn look_for_slots_that_have_gone(&mut self, store: &mut Keyspace<'_>, now_ms: u64) {
-        if self.is_cluster {
-            let manager = &mut self.manager;
-            self.slots.go_on(now_ms, PROBE_EVERY_MS, |after| manager.probe(store, after));
-        }
     }
 }

@@ -81,10 +81,7 @@ fn wait(
     request: RequestId,
     reply_to: ReplyTo<'_>,
 ) -> Result<Reply, Reply> {
-    if !STATE.hears_of_keys.get() {
-        STATE.hears_of_keys.set(true);
-        server::subscribe_for_those_who_wait();
-    }
+    server::subscribe_to_sleep();
     if reply_to != ReplyTo::Client {
         return Ok(Reply::Null);
     }

@@ -2,8 +2,9 @@
 //!
 //! | event | who waits |
 //! |---|---|
-//! | a key is removed, whoever did it (`DEL`, expiry, eviction, `RENAME`, `MOVE`, ...) | goes on waiting; the first is granted at the end of this turn |
-//! | a key appears (`RESTORE`, `COPY`, `RENAME`, ...), or its expiry changes | is looked at again; under another type: `WRONGTYPE`. Valkey from 8.1 on tells only of `RESTORE` and `COPY` |
+//! | a lock is removed, whoever did it (`DEL`, expiry, eviction, `SET`, `RENAME`, `MOVE`, ...) | goes on waiting; the first is granted at the end of this turn, or gets `WRONGTYPE` if another type is there |
+//! | a lock appears by `RESTORE` or `COPY` | is looked at again |
+//! | anything else happens to a key | the server does not report it: see `CHECK_NAMES_EVERY_MS` in `working_state` |
 //! | `FLUSHALL`, `FLUSHDB` | goes on waiting: the locks are free, and the first at each name is granted at the end of this turn |
 //! | `SWAPDB` | is looked at again, at each name of both databases, beside the locks that are there now |
 //! | a connection closes | its own request leaves the queue; its EPHEMERAL holds end, and the next is granted |
@@ -59,7 +60,6 @@ pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
 
 /// What the server tells us of itself.
 pub static EVENT_HOOKS: EventHooks = EventHooks {
-    key_touched: |db, name| key_changed(LockIdRef { db, name }),
     key_evicted: |db, name| STATE.metrics.count_eviction(LockIdRef { db, name }),
     flushed: |db| databases_changed(move |manager| manager.database_changed(db)),
     swapped: |first, second| databases_changed(move |manager| manager.databases_swapped(first, second)),
@@ -86,9 +86,6 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
             if runtime.next_look_for_reset_ms <= monotonic_ms() {
                 runtime.follow_reset(own_ctx().as_ctx());
             }
-            if !runtime.manager.refused_tokens().is_empty() {
-                runtime.manager.forget_ended_refusals(server::now());
-            }
             runtime.schedule.watch_clock();
         });
     },
@@ -106,7 +103,6 @@ pub fn start(ctx: Ctx<'_>) {
     STATE.is_replica.set(ctx.is_replica());
     notice(|runtime| {
         runtime.schedule = Schedule::new(end_of_turn::on_soon, end_of_turn::on_due);
-        runtime.is_cluster = own_ctx().as_ctx().is_cluster();
         runtime.begin_grace();
         heed_eviction(runtime);
     });

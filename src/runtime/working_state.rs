@@ -29,8 +29,6 @@ pub struct Runtime {
     pub restored: BTreeSet<LockId>,
     /// When the grace period began, on the monotonic clock.
     pub started_ms: u64,
-    /// Whether this is a node of a cluster.
-    pub is_cluster: bool,
     /// Whether the server may evict locks.
     pub may_evict: bool,
     /// What the server had counted at the last look for `CONFIG RESETSTAT`, which no server announces, and when the next
@@ -39,8 +37,8 @@ pub struct Runtime {
     pub next_look_for_reset_ms: u64,
     /// The look for channels without a subscriber; see `notify`.
     pub channels: Sweep<Rc<[u8]>>,
-    /// The look for slots that have gone; see `end_of_turn`.
-    pub slots: Sweep<ProbePosition>,
+    /// The look at the names that are waited for; see `end_of_turn`.
+    pub names: Sweep<ProbePosition>,
 }
 
 impl Runtime {
@@ -92,9 +90,10 @@ impl Runtime {
     /// When the queues have to be served next if nothing happens, on the monotonic clock.
     fn next_due_ms(&self, now: Timestamp) -> Option<u64> {
         let waitlist = self.manager.waitlist();
-        let slots_ms = (self.is_cluster && !waitlist.is_empty()).then_some(self.slots.next_ms);
+        let first_check_ms = waitlist.oldest_since_ms().map(|since_ms| since_ms + CHECK_NAMES_EVERY_MS);
+        let names_ms = first_check_ms.map(|at_ms| at_ms.max(self.names.next_ms));
         let channels_ms = waitlist.channels(None).next().map(|_| self.channels.next_ms);
-        [self.manager.next_due_ms(now), slots_ms, channels_ms].into_iter().flatten().min()
+        [self.manager.next_due_ms(now), names_ms, channels_ms].into_iter().flatten().min()
     }
 
     /// Whether the timer has something to do that does not wait for time to pass.
@@ -105,6 +104,10 @@ impl Runtime {
             || !self.restored.is_empty()
     }
 }
+
+/// How often the module checks each name that is waited for. Servers do not report to modules what comes under a free
+/// name, that a key expires earlier, or that a slot has gone.
+pub const CHECK_NAMES_EVERY_MS: u64 = 1000;
 
 /// How often it is looked for, at least: what is counted between a reset and the look is lost.
 const LOOK_FOR_RESET_EVERY_MS: u64 = 1000;
@@ -154,25 +157,25 @@ pub fn notice(change: impl FnOnce(&mut Runtime) + 'static) -> bool {
     true
 }
 
-/// A key has changed, and not by an operation of the manager. Costs next to nothing while nobody waits.
+/// A lock has come or gone, and not by an operation of the manager. Costs next to nothing while nobody waits.
 pub fn key_changed(lock: LockIdRef<'_>) {
     let is_waited_for = || {
         SHARED.with(|shared| {
             shared.runtime.try_borrow().ok().map(|runtime| !runtime.manager.waitlist().is_empty())
         })
     };
-    if keyspace::is_own_change(lock) || !is_waited_for().unwrap_or(true) {
+    if !is_waited_for().unwrap_or(true) {
         return;
     }
     let owned = LockId::from(lock);
     if !notice(move |runtime| runtime.manager.key_changed(owned.as_ref())) {
-        keyspace::note_removal(Some(lock));
+        keyspace::note_change(Some(lock));
     }
 }
 
 /// All keys of some databases have changed.
 pub fn databases_changed(change: impl FnOnce(&mut LockManager) + 'static) {
     if !notice(move |runtime| change(&mut runtime.manager)) {
-        keyspace::note_removal(None);
+        keyspace::note_change(None);
     }
 }

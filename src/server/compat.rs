@@ -65,7 +65,7 @@ pub(super) fn module_options() -> i32 {
 }
 
 /// Whether this is Valkey from 8.1 on, told by a call that came with that release.
-pub(super) fn is_recent_valkey() -> bool {
+fn is_recent_valkey() -> bool {
     has("ValkeyModule_RegisterScriptingEngine")
 }
 
@@ -75,11 +75,6 @@ pub fn lacking() -> impl Iterator<Item = &'static str> {
     let lacking = [
         (!has_categories, "the ACL category @slock"),
         (!has("RedisModule_DefragAlloc"), "active defragmentation of locks"),
-        (
-            is_recent_valkey(),
-            "safe notifications of keys (of a changed expiry, and of a key that RENAME or SET makes, those who wait learn \
-             later)",
-        ),
     ];
     lacking.into_iter().filter(|(is_lacking, _)| *is_lacking).map(|(_, what)| what)
 }

@@ -9,7 +9,6 @@ use std::sync::{Once, OnceLock};
 use redis_module::raw;
 
 use super::api::api;
-use super::compat;
 use super::ctx::Ctx;
 use super::guard::guard;
 use super::hooks::{EventHooks, Loading, Role};
@@ -48,23 +47,18 @@ pub fn subscribe_to_evictions() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let evicted = raw::REDISMODULE_NOTIFY_EVICTED;
-        api!(RedisModule_SubscribeToKeyspaceEvents(module_ctx(), evicted, Some(on_key)));
+        api!(RedisModule_SubscribeToKeyspaceEvents(module_ctx(), evicted, Some(on_evicted)));
     });
 }
 
-/// Subscribes to [`EventHooks::key_touched`], [`EventHooks::before_sleep`] and [`EventHooks::after_sleep`]. A server where
-/// nobody ever waits for a lock is spared the calls: every new key, every `EXPIRE` and every sleep makes one.
-///
-/// Not to keys on Valkey from 8.1 on, up to a release that cannot be told from the others: there a client
-/// that runs `MOVE` or `COPY ... DB` is left in the other database when a module has subscribed to
-/// these events (valkey-io/valkey pull request 4024). Those servers announce only removals to us.
-pub fn subscribe_for_those_who_wait() {
-    if !compat::is_recent_valkey() {
-        let keys = raw::REDISMODULE_NOTIFY_NEW | raw::REDISMODULE_NOTIFY_GENERIC;
-        api!(RedisModule_SubscribeToKeyspaceEvents(module_ctx(), keys, Some(on_key)));
-    }
-    let event = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_EVENTLOOP, dataver: 1 };
-    api!(RedisModule_SubscribeToServerEvent(module_ctx(), event, Some(on_sleep)));
+/// Subscribes to [`EventHooks::before_sleep`] and [`EventHooks::after_sleep`]. A server where nobody ever waits for a lock
+/// is spared the calls.
+pub fn subscribe_to_sleep() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let event = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_EVENTLOOP, dataver: 1 };
+        api!(RedisModule_SubscribeToServerEvent(module_ctx(), event, Some(on_sleep)));
+    });
 }
 
 unsafe extern "C" fn on_sleep(
@@ -83,22 +77,17 @@ unsafe extern "C" fn on_sleep(
     });
 }
 
-unsafe extern "C" fn on_key(
+unsafe extern "C" fn on_evicted(
     ctx: *mut raw::RedisModuleCtx,
-    class: i32,
-    event: *const c_char,
+    _: i32,
+    _: *const c_char,
     name: *mut raw::RedisModuleString,
 ) -> i32 {
     guard(c"a keyspace event", || {
         let Some(hooks) = HOOKS.get() else { return };
-        // SAFETY: the server lends all three until this callback returns.
-        let (ctx, name, event) = unsafe { (Ctx::from_raw(ctx), Str::from_raw(name), CStr::from_ptr(event)) };
-        match class {
-            raw::REDISMODULE_NOTIFY_EVICTED => (hooks.key_evicted)(ctx.db(), name.bytes()),
-            // Of the generic events only these change a key that stays; removals come through `unlink`.
-            raw::REDISMODULE_NOTIFY_GENERIC if event != c"expire" && event != c"persist" => {}
-            _ => (hooks.key_touched)(ctx.db(), name.bytes()),
-        }
+        // SAFETY: the server lends both until this callback returns.
+        let (ctx, name) = unsafe { (Ctx::from_raw(ctx), Str::from_raw(name)) };
+        (hooks.key_evicted)(ctx.db(), name.bytes());
     });
     raw::REDISMODULE_OK as i32
 }

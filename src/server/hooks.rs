@@ -33,8 +33,6 @@ pub struct DatatypeHooks {
 
 /// What the module wants to be told.
 pub struct EventHooks {
-    /// A key appeared, or its expiry was changed.
-    pub key_touched: fn(i32, &[u8]),
     /// A key was evicted, after its value was removed.
     pub key_evicted: fn(i32, &[u8]),
     /// All keys of a database have gone, or of every database.
@@ -51,8 +49,7 @@ pub struct EventHooks {
     pub disconnected: fn(u64),
     /// Called `hz` times a second.
     pub cron: fn(),
-    /// The server is about to sleep, or to look whether anything has come; see
-    /// [`super::subscribe_for_those_who_wait`].
+    /// The server is about to sleep, or to look whether anything has come; see [`super::subscribe_to_sleep`].
     pub before_sleep: fn(),
     /// It has slept.
     pub after_sleep: fn(),

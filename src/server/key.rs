@@ -10,8 +10,10 @@ use super::ctx::Ctx;
 use super::datatype;
 use super::string::Str;
 
-/// A key that is open. It must not stay open across anything that may run other commands.
+/// A key that is open. If anything may have run other commands since, [`LockKey::let_go`] of it.
 pub struct LockKey<'a> {
+    /// Null if the value is of another type, which is not kept open: the server would use a value that other commands
+    /// may have removed. Also null if there is no key, and it was opened to read.
     pointer: *mut raw::RedisModuleKey,
     /// What is stored here. The server is asked once: only we change it while it is open.
     value: Opened<*mut Lock>,
@@ -55,7 +57,25 @@ impl<'a> LockKey<'a> {
     #[inline(always)]
     fn open_as(ctx: Ctx<'a>, name: Str<'_>, mode: i32) -> Self {
         let pointer = api!(RedisModule_OpenKey(ctx.pointer(), name.pointer(), mode));
-        Self { pointer, value: stored_at(pointer), lent: PhantomData }
+        let mut key = Self { pointer, value: stored_at(pointer), lent: PhantomData };
+        if let Opened::OtherType = key.value {
+            key.close();
+        }
+        key
+    }
+
+    fn close(&mut self) {
+        if !self.pointer.is_null() {
+            api!(RedisModule_CloseKey(self.pointer));
+            self.pointer = std::ptr::null_mut();
+        }
+    }
+
+    /// Gives the key up without touching its lock, which may have been removed.
+    pub fn let_go(self) {
+        if let Opened::Lock(_) = self.value {
+            std::mem::forget(self);
+        }
     }
 
     /// What is stored here, to look at.
@@ -110,8 +130,6 @@ fn stored_at(pointer: *mut raw::RedisModuleKey) -> Opened<*mut Lock> {
 
 impl Drop for LockKey<'_> {
     fn drop(&mut self) {
-        if !self.pointer.is_null() {
-            api!(RedisModule_CloseKey(self.pointer));
-        }
+        self.close();
     }
 }

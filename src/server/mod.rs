@@ -43,7 +43,7 @@ pub use compat::{lacking, missing_required};
 pub use config::{Setting, SettingKind, load_configs, register_setting};
 pub use ctx::{Ctx, OwnCtx};
 pub use datatype::{boxed, register as register_datatype, stored_locks};
-pub use events::{subscribe, subscribe_for_those_who_wait, subscribe_to_evictions};
+pub use events::{subscribe, subscribe_to_evictions, subscribe_to_sleep};
 pub use hooks::{DatatypeHooks, EventHooks, Loading, Role};
 pub use info::{Section, WriteInfo, register_info};
 pub use key::{LockKey, Opened};

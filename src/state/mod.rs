@@ -26,8 +26,6 @@ pub struct State {
     pub metrics: Metrics,
     /// The values of the settings.
     pub settings: Settings,
-    /// Whether somebody has waited since the start. What only waiting clients need is asked for then.
-    pub hears_of_keys: Flag,
     /// Whether it is known whether anybody listens to what is replicated, or has to be looked at again.
     pub knows_listeners: Flag,
     /// Whether somebody does, where that is known.
@@ -46,7 +44,6 @@ pub static STATE: State = State {
         restart_grace_ms: Number::new(0),
         allow_apply: Number::new(0),
     },
-    hears_of_keys: Flag::new(false),
     knows_listeners: Flag::new(false),
     has_listeners: Flag::new(false),
 };

@@ -30,14 +30,13 @@ class Waiter:
     client: int
     limit: int | None = None
     channel: bytes | None = None
-    tag: bytes | None = None
 
 
 @dataclass(frozen=True)
 class Info:
     """SLOCK.INFO as a value. `holders` and `queue` are None without FULL.
 
-    `client` of a holder and `limit`, `channel` and `tag` of a request are None where they are not told.
+    `client` of a holder and `limit` and `channel` of a request are None where they are not told.
     """
 
     mode: str

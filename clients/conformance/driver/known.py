@@ -46,7 +46,7 @@ KNOWN: list[tuple[str, set[str], list[str]]] = [
         FORMER,
         [
             "cancelled while an upgrade waits",
-            "quorum: a node that is asked anew does not hold until it grants",
+            "quorum: a node that is asked again does not hold until it grants",
             "quorum: the majority has lost the hold",
         ],
     ),
@@ -83,6 +83,11 @@ KNOWN: list[tuple[str, set[str], list[str]]] = [
     ("Lost", FORMER & {"rust"}, ["an upgrade of a hold that is gone"]),
     ("closed", FORMER, ["close releases nothing"]),
     ("close", FORMER, ["close can release what is held"]),
+    (
+        "a client that can connect: its time limit is also that of the login",
+        {"rueidis", "valkey-go"},
+        ["replies take longer than the time limit of the program's client"],
+    ),
     ("memory", FORMER, ["memory: a write lock excludes writers and readers"]),
     ("failover", FORMER, ["test_a_planned_failover"]),
     ("failover", FORMER - {"rust", "lettuce", "jedis"}, ["test_a_primary_without_replicas_is_left"]),

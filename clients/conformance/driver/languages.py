@@ -83,19 +83,33 @@ def _rust(optimized: bool) -> list[str]:
 
 
 def _go(_: bool) -> list[str]:
-    if not (CLIENTS / "go/internal/agent").exists():
-        raise Unavailable("clients/go has no agent")
+    return [_go_agent("go", "./internal/agent/goredis")]
+
+
+def _rueidis(base: str) -> Callable[[bool], list[str]]:
+    def command(optimized: bool) -> list[str]:
+        _is_asked_for(optimized)
+        return [_go_agent("go/rueidis", "./agent"), base]
+
+    return command
+
+
+@functools.cache
+def _go_agent(module: str, package: str) -> str:
+    if not (CLIENTS / module / package).exists():
+        raise Unavailable(f"clients/{module} has no agent")
     if not shutil.which("go"):
         raise Unavailable("go is not installed")
-    binary = Path(_builds().name) / "agent"
-    _run(["go", "build", "-o", str(binary), "./internal/agent"], CLIENTS / "go")
-    return [str(binary)]
+    binary = Path(_builds().name) / module.replace("/", "-")
+    _run(["go", "build", "-o", str(binary), package], CLIENTS / module)
+    return str(binary)
 
 
 def _is_asked_for(optimized: bool) -> None:
     if not optimized and "SLOCK_ALL_LIBRARIES" not in os.environ:
         raise Unavailable(
-            "Node and Java are tested where SLOCK_ALL_LIBRARIES is set: scripts/test-clients others"
+            "Node, Java, rueidis and valkey-go are tested if SLOCK_ALL_LIBRARIES is set: "
+            "scripts/test-clients others"
         )
 
 
@@ -150,6 +164,8 @@ LANGUAGES = {
         Language("python-sync", _python, {"api": "sync"}),
         Language("rust", _rust),
         Language("go", _go),
+        Language("rueidis", _rueidis("rueidis")),
+        Language("valkey-go", _rueidis("valkey-go")),
         Language("node-redis", _node_redis),
         Language("ioredis", _ioredis),
         Language("lettuce", _java("lettuce")),

@@ -9,11 +9,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"slock.example/go/internal/testserver"
 	"slock.example/go/redislock"
 )
 
 func Example() {
-	client := redis.NewClient(&redis.Options{Addr: serverAddr})
+	client := redis.NewClient(&redis.Options{Addr: testserver.Shared.Addr})
 	defer client.Close()
 	locker := redislock.New(client)
 	ctx := context.Background()
@@ -45,7 +46,7 @@ func Example() {
 
 // A lock that is not refreshed ends by itself.
 func ExampleLock_TTL() {
-	client := redis.NewClient(&redis.Options{Addr: serverAddr})
+	client := redis.NewClient(&redis.Options{Addr: testserver.Shared.Addr})
 	defer client.Close()
 	ctx := context.Background()
 
@@ -68,7 +69,7 @@ func ExampleLock_TTL() {
 
 // Try again every 100 ms, at most three times.
 func ExampleClient_Obtain_retry() {
-	client := redis.NewClient(&redis.Options{Addr: serverAddr})
+	client := redis.NewClient(&redis.Options{Addr: testserver.Shared.Addr})
 	defer client.Close()
 	locker := redislock.New(client)
 	ctx := context.Background()
@@ -90,7 +91,7 @@ func ExampleClient_Obtain_retry() {
 
 // Try again every 10 ms, until the deadline of the context.
 func ExampleClient_Obtain_customDeadline() {
-	client := redis.NewClient(&redis.Options{Addr: serverAddr})
+	client := redis.NewClient(&redis.Options{Addr: testserver.Shared.Addr})
 	defer client.Close()
 	locker := redislock.New(client)
 
@@ -112,7 +113,7 @@ func ExampleClient_Obtain_customDeadline() {
 
 // One token for two keys: both or none.
 func ExampleClient_ObtainMulti() {
-	client := redis.NewClient(&redis.Options{Addr: serverAddr})
+	client := redis.NewClient(&redis.Options{Addr: testserver.Shared.Addr})
 	defer client.Close()
 	ctx := context.Background()
 
@@ -131,7 +132,7 @@ func ExampleClient_ObtainMulti() {
 
 // Refresh the lock every third of its ttl while the work goes on, and end the work when that fails.
 func ExampleLock_Refresh_watchdog() {
-	client := redis.NewClient(&redis.Options{Addr: serverAddr})
+	client := redis.NewClient(&redis.Options{Addr: testserver.Shared.Addr})
 	defer client.Close()
 
 	const ttl = 3 * time.Second

@@ -2,18 +2,19 @@ package redislock_test
 
 import (
 	"errors"
-	"strconv"
+	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"slock.example/go/internal/testserver"
 	"slock.example/go/redislock"
 )
 
 func TestServer_withoutTheModule(t *testing.T) {
-	rdb := ownServer(t)
+	rdb := testserver.NewPlain(t).Client(t)
 	_, err := redislock.Obtain(t.Context(), rdb, newKey(), time.Hour, nil)
 	var reply redis.Error
 	if !errors.As(err, &reply) || !strings.Contains(err.Error(), "--loadmodule") {
@@ -23,7 +24,7 @@ func TestServer_withoutTheModule(t *testing.T) {
 
 // A server that has just started answers errors for a while, and the retry strategy asks again.
 func TestServer_thatHasJustStarted(t *testing.T) {
-	rdb := ownServer(t, "--loadmodule", module, "slock.restart-grace-ms", "3600000")
+	rdb := testserver.New(t, "slock.restart-grace-ms", "3600000").Client(t)
 	key := newKey()
 
 	_, err := redislock.Obtain(t.Context(), rdb, key, time.Hour, nil)
@@ -45,12 +46,12 @@ func TestServer_thatHasJustStarted(t *testing.T) {
 }
 
 func TestServer_ofACluster(t *testing.T) {
-	busPort, err := freePort()
+	bus, err := testserver.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := ownServer(t, "--loadmodule", module,
-		"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(busPort))
+	_, busPort, _ := net.SplitHostPort(bus)
+	node := testserver.New(t, "--cluster-enabled", "yes", "--cluster-port", busPort).Client(t)
 	if err := node.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -75,8 +76,8 @@ func TestServer_ofACluster(t *testing.T) {
 }
 
 func TestClient_ring(t *testing.T) {
-	needModule(t)
-	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": serverAddr}})
+	testserver.Need(t)
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": testserver.Shared.Addr}})
 	defer ring.Close()
 	lock := obtain(t, ring, newKey(), time.Hour, nil)
 	wantTTL(t, lock, time.Hour)
@@ -93,7 +94,7 @@ func TestClient_oneConnection(t *testing.T) {
 
 // SCRIPT FLUSH, and a failover to a server that does not know the scripts, are not noticed.
 func TestClient_scriptsForgotten(t *testing.T) {
-	rdb := ownServer(t, "--loadmodule", module)
+	rdb := testserver.New(t).Client(t)
 	lock := obtain(t, rdb, newKey(), time.Hour, nil)
 	if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"slock.example/go/internal/testserver"
 	"slock.example/go/redislock"
 )
 
@@ -48,10 +49,10 @@ func (c *cutConn) Read(buffer []byte) (int, error) {
 // has one connection, which is set up, and the server knows the scripts.
 func connectCut(t *testing.T, retries int) (*redis.Client, *cutter) {
 	t.Helper()
-	needModule(t)
+	testserver.Need(t)
 	cutter := &cutter{}
 	rdb := connectWith(t, &redis.Options{
-		Addr: serverAddr, Dialer: cutter.dial, MaxRetries: retries, PoolSize: 1, Protocol: 2,
+		Addr: testserver.Shared.Addr, Dialer: cutter.dial, MaxRetries: retries, PoolSize: 1, Protocol: 2,
 		DisableIdentity: true,
 	})
 	lock := obtain(t, rdb, newKey(), time.Hour, nil)

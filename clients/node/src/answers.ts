@@ -38,7 +38,7 @@ const NAMED: Record<string, new (text: string) => SlockError> = {
   QUEUEFULL: QueueFullError,
   WRONGMODE: WrongModeError,
   NOTHELD: NotHeldError,
-  CANCELLED: RefusedError,
+  REFUSED: RefusedError,
 };
 
 /**

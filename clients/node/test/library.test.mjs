@@ -189,7 +189,7 @@ test("an upgrade that was refused, of which a copy before comes late", async (t)
   await server.call("SLOCK.RLOCK", "a", "other", 60_000);
   await assert.rejects(hold.upgrade({waitMs: 0}), TimedOutError);
   await server.call("SLOCK.RUNLOCK", "a", "other");
-  await assert.rejects(server.call(...late), /CANCELLED/);
+  await assert.rejects(server.call(...late), /REFUSED/);
   await hold.extend();
   assert.equal(hold.mode, "read");
   assert.equal(await hold.release(), true);

@@ -106,7 +106,7 @@ fn named(error: RedisError) -> Error {
         "QUEUEFULL" => Error::QueueFull(text()),
         "WRONGMODE" => Error::WrongMode(text()),
         "NOTHELD" => Error::NotHeld,
-        "CANCELLED" => Error::Refused(text()),
+        "REFUSED" => Error::Refused(text()),
         "ERR" if text().to_ascii_lowercase().contains("unknown command") => Error::ModuleNotLoaded,
         _ => error.into(),
     }

@@ -8,7 +8,7 @@ use super::operation::{Open, Operation};
 use crate::deadlock::{self, View};
 use crate::effect::{Change, Event};
 use crate::error::LockError;
-use crate::ids::{HoldRef, LockIdRef, RequestId};
+use crate::ids::{HoldRef, RequestId};
 use crate::lock::{Admission, Holder, Lock};
 use crate::mode::{Mode, Want};
 use crate::queue::{QueueId, Waiter};
@@ -76,7 +76,7 @@ impl LockManager {
             standing.add(self.admission(&open, at, request, is_next)?);
         }
         if standing.same_hold().is_none() {
-            self.check_not_refused(&open, request.token)?;
+            self.check_not_revoked(&open, request.token)?;
         }
         if !standing.is_blocked {
             let fence = self.grant(&mut open, request, standing)?;
@@ -157,32 +157,6 @@ impl LockManager {
         let Some(waiter) = self.leave(request) else { return };
         self.counters.wait_timeouts += u64::from(result == WaitResult::TimedOut);
         self.answer(request, waiter, result);
-    }
-
-    /// Cancels each request of `token` for this lock, alone or among others: from now on it is not granted, and its
-    /// wait ends as if its time had run out. How many there were. They leave their queues at once where they stand in
-    /// few, else in slices.
-    pub fn cancel(&mut self, lock: LockIdRef<'_>, token: &[u8]) -> usize {
-        let Some(queue) = self.waitlist.queue_at(lock) else { return 0 };
-        let requests: Vec<RequestId> = self.waitlist.of_token_at(queue, token, None).collect();
-        let count = requests.into_iter().filter(|request| self.waitlist.cancel(*request)).count();
-        self.counters.cancels += count as u64;
-        let mut left = self.bounds.left_at_once;
-        while let Some(request) = self.waitlist.first_cancelled()
-            && let Some(waiter) = self.waitlist.get(request)
-            && let Some(rest) = left.checked_sub(waiter.queues.len())
-        {
-            left = rest;
-            self.withdraw(request);
-        }
-        count
-    }
-
-    /// Takes a request out of its queues that was cancelled, or whose connection has closed, and answers it.
-    pub(super) fn withdraw(&mut self, request: RequestId) {
-        if let Some(waiter) = self.leave(request) {
-            self.answer(request, waiter, WaitResult::TimedOut);
-        }
     }
 
     /// Ends the wait of a request as if its time had run out. False if it does not wait.

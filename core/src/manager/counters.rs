@@ -15,14 +15,13 @@ pub struct Counters {
     pub releases: u64,
     /// Requests that waited in vain.
     pub wait_timeouts: u64,
-    /// Requests that were cancelled while they waited; see [`LockManager::cancel`](super::LockManager::cancel).
+    /// Requests that were withdrawn by [`LockManager::cancel`](super::LockManager::cancel) or
+    /// [`LockManager::end`](super::LockManager::end).
     pub cancels: u64,
-    /// Requests refused because their owners had given up; see [`LockManager::refuse`](super::LockManager::refuse).
-    pub cancelled: u64,
-    /// Tokens that were refused no more before their time, because there were too many.
-    pub refused_tokens_dropped: u64,
-    /// Requests that left because nobody listened to their channel.
-    pub unheard: u64,
+    /// Requests refused because their tokens were revoked; see [`LockManager::end`](super::LockManager::end).
+    pub revoked_requests: u64,
+    /// Requests that left because their channel had no subscriber.
+    pub no_subscriber: u64,
     /// Requests refused because owners would wait for each other in a cycle.
     pub deadlocks: u64,
     /// How long the requests of `handoffs` waited.

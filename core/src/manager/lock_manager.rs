@@ -15,8 +15,8 @@ use crate::fence::Fences;
 use crate::ids::{ConnectionId, LockIdRef, RequestId};
 use crate::limits::REQUESTS_OF_TOKEN_MAX;
 use crate::queue::{HoldersSeen, QueueId, TokenId, Waiter, Waitlist};
-use crate::refused_tokens::RefusedTokens;
 use crate::request::{Answer, WaitResult};
+use crate::revoked_tokens::RevokedTokens;
 use crate::store::LockStore;
 use crate::time::Timestamp;
 
@@ -55,7 +55,7 @@ pub struct LockManager {
     pub(super) grace_until_ms: Option<u64>,
     pub(super) waitlist: Waitlist,
     pub(super) ephemeral: EphemeralHolds,
-    pub(super) refused_tokens: RefusedTokens,
+    pub(super) revoked_tokens: RevokedTokens,
     /// Holds of closed connections up to here could not be ended; they are skipped until the next try.
     pub(super) not_served_up_to: Option<(ConnectionId, u64)>,
     /// When to begin it again, on the monotonic clock, after some could not be ended.
@@ -143,6 +143,7 @@ impl LockManager {
     /// Begins to count anew.
     pub fn reset_counters(&mut self) {
         self.counters = Counters { waiters_max: self.waitlist.len() as u64, ..Counters::default() };
+        self.revoked_tokens.overwritten = 0;
     }
 
     /// Something happened to all keys of this database, or of every one, outside of the manager.

@@ -28,11 +28,11 @@ mod counters;
 #[cfg(test)]
 #[path = "../tests/manager_described.rs"]
 mod describe;
+mod end;
 mod ephemeral;
 mod hold;
 mod lock_manager;
 mod operation;
-mod refuse;
 mod search_cycles;
 mod serve_queues;
 

@@ -67,7 +67,7 @@ impl LockManager {
         self.look_at_holders(queue);
     }
 
-    fn look_at_holders(&mut self, queue: QueueId) {
+    pub(super) fn look_at_holders(&mut self, queue: QueueId) {
         self.holder_scans.entry(queue).and_modify(|scan| scan.again = true).or_default();
     }
 
@@ -116,8 +116,7 @@ impl LockManager {
     }
 
     /// For a blocked request for several names, which are open: notes on which of them its token has a hold. It
-    /// waits for nobody there until that hold ends. And whether others than noted hold them: not every server tells of
-    /// each lock that comes under a free name.
+    /// waits for nobody there until that hold ends.
     pub(super) fn note_holds(&mut self, open: &Open<'_, impl LockStore>, request: RequestId) {
         let Some(waiter) = self.waitlist.get(request).filter(|waiter| waiter.is_for_many()) else { return };
         let (token, queues) = (waiter.token.clone(), waiter.queues.clone());
@@ -134,9 +133,6 @@ impl LockManager {
     ) {
         let own = open.hold(at, HoldRef::of(token)).ok().flatten();
         self.waitlist.set_own_hold(queue, TokenId::of(token), own.map(|own| own.deadline_ms));
-        if self.waitlist.note_holders(queue, open.lock(at).ok().flatten()) {
-            self.look_at_holders(queue);
-        }
     }
 
     /// Forgets some of what a search has noted that is over, if there is one.

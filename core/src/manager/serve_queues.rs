@@ -23,27 +23,24 @@ use crate::time::Timestamp;
 pub struct ProbePosition(QueueId);
 
 impl LockManager {
-    /// Looks whether this node still serves the next name that is waited for, after the queue that the last call came to;
-    /// `None` when all have been looked at. One key for each request at least is looked at: the names of one request are
-    /// in one slot. [`LockManager::serve_queues`] sends away whom it cannot serve.
+    /// Checks the next name that is waited for, after the queue that the last call came to; `None` at the end. It finds
+    /// what was not reported by [`LockManager::key_changed`]: another type or another lock under a name that was free, or
+    /// a name that this node of a cluster no longer serves. [`LockManager::serve_queues`] draws the consequences. To open
+    /// a key also has the server remove it if it has expired.
     pub fn probe(
         &mut self,
         store: &mut impl LockStore,
         after: Option<ProbePosition>,
     ) -> Option<ProbePosition> {
-        let (queue, _) = self.waitlist.queues_after(after.map(|position| position.0)).next()?;
-        let front = self.waitlist.front(queue).and_then(|request| self.waitlist.get(request));
-        // A request that is at the front of none of its queues stands behind one for the same slot.
-        if front.is_some_and(|waiter| waiter.queues[0] == queue)
-            && let Some(lock) = self.waitlist.lock_of(queue)
-        {
-            store.open(lock.db, &[&lock.name]);
-            if matches!(store.get(0), Lookup::NotServed) {
-                self.mark(queue);
-            }
-            store.close();
+        let (id, queue) = self.waitlist.queues_after(after.map(|position| position.0)).next()?;
+        store.open(queue.lock.db, &[&queue.lock.name]);
+        match store.get(0) {
+            Lookup::NotServed | Lookup::OtherType => self.mark(id),
+            Lookup::Lock(lock) if self.waitlist.note_holders(id, lock) => self.look_at_holders(id),
+            Lookup::Lock(_) => {}
         }
-        Some(ProbePosition(queue))
+        store.close();
+        Some(ProbePosition(id))
     }
 
     pub(super) fn end_next_wait(&mut self, now: Timestamp) -> bool {
@@ -81,7 +78,7 @@ impl LockManager {
     }
 
     fn leave_unheard(&mut self, request: RequestId) {
-        self.counters.unheard += u64::from(self.abandon(request));
+        self.counters.no_subscriber += u64::from(self.abandon(request));
     }
 
     /// Ends the next hold of a connection that has closed, on all its names.
@@ -288,26 +285,19 @@ impl LockManager {
     pub(super) fn look_again_when_due(&mut self, open: &Open<'_, impl LockStore>, request: RequestId) {
         let Some(waiter) = self.waitlist.get(request) else { return };
         let mut wakes = SmallVec::<[(QueueId, Option<u64>); 1]>::new();
-        let mut changed = SmallVec::<[QueueId; 1]>::new();
         for (at, queue) in waiter.queues.iter().enumerate() {
             if self.waitlist.front(*queue) != Some(request) {
                 continue;
             }
             let wake_ms = match self.admission(open, at, &waiter.request(), true) {
                 Ok(Admission::Blocked { until_ms }) => wake_ms(open, at, until_ms),
-                Ok(_) => None,
-                // What was seen of the name has been forgotten since: it has to be looked at anew.
-                Err(_) => {
-                    changed.push(*queue);
-                    None
-                }
+                _ => None,
             };
             wakes.push((*queue, wake_ms));
         }
         for (queue, wake_ms) in wakes {
             self.waitlist.set_wake(queue, wake_ms);
         }
-        changed.into_iter().for_each(|queue| self.mark(queue));
     }
 
     /// Grants a request whose names are open and that is not blocked.

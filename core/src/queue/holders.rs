@@ -5,8 +5,9 @@
 //!
 //! Tokens are noted by their hashes, for locks with few holders. Locks with more are looked at one by one, as
 //! long as they are few. So the answer may be yes where it is no (two tokens with one hash, a hold that has
-//! ended): then a search is made for nothing. It is never no where it is yes, but while something has happened
-//! to a key outside of the manager that was not looked at yet, and then it is yes for everybody.
+//! ended): then a search is made for nothing. It is no instead of yes only while something has happened to a key that
+//! was not reported: when the name is checked, a cycle is searched for. If it was reported, and not looked at yet, it is
+//! yes for everybody.
 
 use std::hash::BuildHasher;
 

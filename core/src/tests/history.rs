@@ -1,6 +1,7 @@
 //! Random histories: a manager with its locks and two clocks, and what can happen to it.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -128,8 +129,14 @@ pub(super) enum Op {
     Cancel {
         name: usize,
         token: usize,
-        /// For how long it is refused from then on.
+        /// For how long it is revoked from then on.
         refuse_ms: Option<u64>,
+    },
+    /// `MUNLOCK … REFUSE`.
+    End {
+        names: Vec<usize>,
+        token: usize,
+        ms: u64,
     },
     /// The user of this token loses the permission to go on, or has it back.
     Deny(usize),
@@ -169,6 +176,8 @@ pub(super) struct World {
     unix_us: u64,
     monotonic_us: u64,
     foreign_fence: u64,
+    /// Names that somebody waits for and under which something has come since they were checked, without any report.
+    pub(super) untold: BTreeSet<usize>,
 }
 
 impl World {
@@ -180,6 +189,7 @@ impl World {
             unix_us: BASE_MS * 1000,
             monotonic_us: BASE_MONOTONIC_MS * 1000,
             foreign_fence: 0,
+            untold: BTreeSet::new(),
         }
     }
 
@@ -268,9 +278,15 @@ impl World {
             }
             Op::Cancel { name, token, refuse_ms } => {
                 opens = 0;
-                refuse_ms.inspect(|ms| manager.refuse(now, id_of(*name), bytes(token), *ms));
-                Ok(Reply::Count(manager.cancel(id_of(*name), bytes(token))))
+                let (lock, token) = (id_of(*name), bytes(token));
+                Ok(Reply::Count(match refuse_ms {
+                    None => manager.cancel(lock, token),
+                    Some(ms) => manager.cancel_and_revoke(now, lock, token, *ms),
+                }))
             }
+            Op::End { names, token, ms } => manager
+                .end(several(store, now, db_of(names), &words_of(names)), bytes(token), *ms)
+                .map(Reply::Count),
             _ => {
                 opens = 0;
                 self.happens(op);
@@ -312,6 +328,7 @@ impl World {
                 while let Some(next) = manager.probe(store, position) {
                     position = Some(next);
                 }
+                self.untold.clear();
             }
             Op::Delete(name)
             | Op::Retype(name)
@@ -319,6 +336,8 @@ impl World {
             | Op::MoveAway(name)
             | Op::ComeBack(name) => {
                 let id = LockId::from(id_of(*name));
+                // What comes under a free name is reported only if it comes by `RESTORE` or `COPY`.
+                let is_told = store.lock(&id).is_some() || matches!(op, Op::MoveAway(_) | Op::ComeBack(_));
                 match op {
                     Op::Delete(_) => store.delete(&id),
                     Op::Retype(_) => store.replace_by_other_type(&id),
@@ -332,7 +351,11 @@ impl World {
                     }
                     _ => store.set_served(&id, matches!(op, Op::ComeBack(_))),
                 }
-                manager.key_changed(id.as_ref());
+                if is_told {
+                    manager.key_changed(id.as_ref());
+                } else if manager.waitlist().len_at(id.as_ref()) > 0 {
+                    self.untold.insert(*name);
+                }
             }
             _ => unreachable!("{op:?} is a command"),
         }
@@ -488,9 +511,12 @@ impl Habits {
                 Op::Extend { names, token, extension, fence }
             }
             6 => Op::Downgrade { name, token, ttl_ms, fence: fence(random, holds, name, token) },
-            7 if random.chance(30) => {
+            7 if random.chance(15) => {
                 let refuse_ms = random.chance(50).then(|| random.within(1, self.longest_ttl_ms));
                 Op::Cancel { name, token, refuse_ms }
+            }
+            7 if random.chance(15) => {
+                Op::End { names: self.names(random), token, ms: random.within(1, self.longest_ttl_ms) }
             }
             7 if !waiting.is_empty() => Op::Abandon(random.pick(waiting).0),
             8 if !waiting.is_empty() => Op::TimeOut(random.pick(waiting).0),

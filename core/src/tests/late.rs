@@ -1,12 +1,12 @@
-//! Commands that come late: a fence says which hold they mean, nothing but an extension ends a hold earlier, and who
-//! has given up gets nothing anew.
+//! Commands that come late: a fence says which hold they mean, nothing but an extension ends a hold earlier, and a
+//! token whose acquisition was ended gets no new hold.
 
 use super::memory_store::{MemoryStore, id};
-use super::scene::{READ, Scene, TTL_MS, UPGRADE, WRITE, one, several};
+use super::scene::{READ, Scene, TTL_MS, UPGRADE, WRITE, ms, one, several};
 use crate::error::LockError;
 use crate::ids::{HoldRef, LockIdRef};
-use crate::refused_tokens::{REFUSED_TOKENS_MAX, RefusedTokens};
 use crate::request::{AcquireOutcome, Extension, WaitPolicy};
+use crate::revoked_tokens::{ENTRIES, RevokedTokens};
 
 /// Asks to refresh only: the fence, or `None`.
 fn refreshes(scene: &mut Scene, names: &str, token: &str, want: crate::mode::Want) -> Option<u64> {
@@ -171,18 +171,22 @@ fn a_waiting_upgrade_looks_at_its_fence_again_at_the_grant() {
 }
 
 #[test]
-fn who_has_given_up_gets_nothing_anew_and_keeps_what_it_holds() {
+fn the_end_of_an_acquisition_withdraws_releases_and_revokes() {
     let mut scene = Scene::new();
     scene.takes("a", "H", WRITE);
+    scene.takes("b", "A", READ);
     scene.waits("a", "A", WRITE);
-    scene.waits("b a", "A", READ);
+    scene.waits("c a", "A", READ);
     scene.waits("a", "B", WRITE);
-    assert_eq!(scene.gives_up("a", "A", 100), 2);
-    assert_eq!(scene.news(), ["A timed out", "A timed out"]);
-    let refused = |left_ms| Err(LockError::Cancelled(left_ms));
+    scene.waits("b", "C", WRITE);
+    assert_eq!(scene.ends("a b", "A", 100), 1);
+    assert_eq!(scene.news(), ["A timed out", "A timed out", "C granted"]);
+    assert_eq!((scene.held("b"), scene.queue("a")), (vec!["C writes".to_owned()], vec!["B".to_owned()]));
+    assert_eq!(scene.manager.counters.cancels, 2);
+    let refused = |left_ms| Err(LockError::Revoked(left_ms));
     scene.now_ms += 1;
     for (names, wait) in
-        [("a", WaitPolicy::Forever), ("b a", WaitPolicy::Timeout(5)), ("a", WaitPolicy::NoWait)]
+        [("a", WaitPolicy::Forever), ("c b", WaitPolicy::Timeout(5)), ("a", WaitPolicy::NoWait)]
     {
         for want in [READ, WRITE] {
             assert_eq!(scene.asks(names, "A", want, TTL_MS, wait), refused(99), "{names}");
@@ -193,10 +197,10 @@ fn who_has_given_up_gets_nothing_anew_and_keeps_what_it_holds() {
     scene.releases("a", "B");
     assert_eq!(scene.asks("a", "A", WRITE, TTL_MS, WaitPolicy::NoWait), refused(99), "free or not");
     assert_eq!(refreshes(&mut scene, "a", "A", WRITE), None);
-    scene.takes("b", "A", WRITE);
+    scene.takes("c", "A", WRITE);
     scene.takes("a", "B", WRITE);
     scene.releases("a", "B");
-    assert_eq!(scene.manager.counters.cancelled, 7);
+    assert_eq!(scene.manager.counters.revoked_requests, 7);
     scene.now_ms += 98;
     assert_eq!(scene.asks("a", "A", WRITE, TTL_MS, WaitPolicy::NoWait), refused(1));
     scene.now_ms += 1;
@@ -204,25 +208,57 @@ fn who_has_given_up_gets_nothing_anew_and_keeps_what_it_holds() {
 }
 
 #[test]
-fn a_refused_holder_refreshes_extends_downgrades_and_releases_and_does_not_upgrade() {
+fn repeated_while_the_token_is_revoked_the_end_replies_as_it_did_first() {
+    let mut scene = Scene::new();
+    scene.takes("a b", "A", WRITE);
+    scene.takes("c", "B", WRITE);
+    assert_eq!(scene.ends("a b c", "A", 100), 2);
+    let records = scene.store.records.len();
+    scene.takes("a", "B", WRITE);
+    scene.now_ms += 60;
+    assert_eq!(scene.ends("a b c", "A", 100), 2);
+    scene.now_ms += 60;
+    assert_eq!(scene.ends("a b c", "A", 1), 2, "a repetition revokes for longer");
+    assert_eq!((scene.ends("a", "A", 1), scene.ends("c", "A", 1), scene.ends("c d", "A", 1)), (1, 0, 0));
+    assert_eq!(scene.releases_all("a b c", "A"), 0, "a release counts what it has released itself");
+    assert_eq!(scene.store.records.len(), records + 1, "only B has changed anything");
+    scene.now_ms += 40;
+    assert_eq!(scene.ends("a b c", "A", 1), 0, "its time was up");
+}
+
+#[test]
+fn the_end_changes_nothing_if_one_of_the_names_has_another_type() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", WRITE);
+    scene.takes("b", "B", WRITE);
+    scene.waits("b", "A", WRITE);
+    scene.happens("c", MemoryStore::replace_by_other_type);
+    let (now, names): (_, [&[u8]; 3]) = (scene.now(), [b"a", b"b", b"c"]);
+    let ended = scene.manager.end(several(&mut scene.store, now, 0, &names), b"A", 100);
+    assert_eq!(ended, Err(LockError::WrongType));
+    assert_eq!((scene.held("a"), scene.queue("b")), (vec!["A writes".to_owned()], vec!["A".to_owned()]));
+    scene.takes("d", "A", WRITE);
+    scene.releases("b", "B");
+    assert_eq!(scene.news(), ["A granted"]);
+}
+
+/// As long as `CANCEL` can.
+#[test]
+fn a_revoked_holder_refreshes_extends_downgrades_and_releases_and_does_not_upgrade() {
     let mut scene = Scene::new();
     let fence = scene.takes("a", "A", WRITE);
-    scene.gives_up("a", "A", 1_000);
+    assert_eq!(scene.cancels_and_is_revoked("a", "A", 1_000), 0);
     assert_eq!(scene.takes("a", "A", WRITE), fence);
     assert_eq!(scene.takes("a", "A", UPGRADE), fence, "a refresh too");
     assert!(scene.extends("a", "A", 900));
     let read = scene.downgrades("a", "A");
     assert_eq!(scene.takes("a", "A", READ), read);
-    assert_eq!(scene.is_refused("a", "A", UPGRADE), LockError::Cancelled(1_000));
-    assert_eq!(scene.is_refused("a b", "A", READ), LockError::Cancelled(1_000), "which would give it a anew");
+    assert_eq!(scene.is_refused("a", "A", UPGRADE), LockError::Revoked(1_000));
+    assert_eq!(scene.is_refused("a b", "A", READ), LockError::Revoked(1_000), "a would be a new hold");
     scene.releases("a", "A");
-    assert_eq!(scene.is_refused("a", "A", READ), LockError::Cancelled(1_000));
-    assert_eq!(scene.gives_up("a", "A", 10), 0);
-    assert_eq!(
-        scene.is_refused("a", "A", READ),
-        LockError::Cancelled(1_000),
-        "it does not end earlier either"
-    );
+    assert_eq!(scene.is_refused("a", "A", READ), LockError::Revoked(1_000));
+    assert_eq!(scene.cancels_and_is_revoked("a", "A", 10), 0);
+    assert_eq!(scene.is_refused("a", "A", READ), LockError::Revoked(1_000), "it does not end earlier either");
 }
 
 fn lock(db: i32, name: &[u8]) -> LockIdRef<'_> {
@@ -230,9 +266,9 @@ fn lock(db: i32, name: &[u8]) -> LockIdRef<'_> {
 }
 
 #[test]
-fn a_refusal_is_for_one_token_at_one_name_of_one_database() {
-    let mut refused = RefusedTokens::default();
-    assert!(!refused.insert(lock(0, b"a"), b"bc", 10, 20));
+fn a_token_is_revoked_for_one_name_of_one_database() {
+    let mut revoked = RevokedTokens::default();
+    assert!(!revoked.revoke(lock(0, b"a"), b"bc", ms(10), 10, false));
     for (db, name, token, left_ms) in [
         (0, &b"a"[..], &b"bc"[..], Some(5)),
         (1, b"a", b"bc", None),
@@ -240,29 +276,27 @@ fn a_refusal_is_for_one_token_at_one_name_of_one_database() {
         (0, b"a", b"b", None),
         (0, b"", b"abc", None),
     ] {
-        assert_eq!(refused.left_ms(lock(db, name), token, 15), left_ms);
+        assert_eq!(revoked.left_ms(lock(db, name), token, ms(15)), left_ms);
     }
-    assert_eq!(refused.left_ms(lock(0, b"a"), b"bc", 20), None);
-    assert_eq!(refused.len(), 1);
-    refused.drop_ended(19, 5);
-    assert_eq!(refused.len(), 1);
-    refused.drop_ended(20, 5);
-    assert!(refused.is_empty());
+    assert_eq!(revoked.left_ms(lock(0, b"a"), b"bc", ms(20)), None);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "a crowd takes hours there")]
-fn of_too_many_refusals_those_that_have_ended_go_first_and_then_the_oldest() {
-    let mut refused = RefusedTokens::default();
+fn the_table_of_revoked_tokens_does_not_grow_and_counts_what_it_forgets() {
+    let mut revoked = RevokedTokens::default();
     let token = |number: usize| number.to_be_bytes();
-    for number in 0..REFUSED_TOKENS_MAX {
-        assert!(!refused.insert(lock(0, b"a"), &token(number), 0, if number == 7 { 50 } else { 100 }));
+    let is_revoked =
+        |revoked: &RevokedTokens, number| revoked.left_ms(lock(0, b"a"), &token(number), ms(10)).is_some();
+    for number in 0..ENTRIES {
+        assert!(!revoked.revoke(lock(0, b"a"), &token(number), ms(10), 90, false));
+        assert!(is_revoked(&revoked, number), "the last one is always there");
     }
-    assert!(!refused.insert(lock(0, b"a"), &token(0), 0, 100), "the first is the youngest now");
-    assert_eq!(refused.len(), REFUSED_TOKENS_MAX);
-    assert!(!refused.insert(lock(0, b"b"), b"one more", 50, 100), "the eighth had ended");
-    assert!(refused.insert(lock(0, b"b"), b"another", 50, 100));
-    assert_eq!(refused.len(), REFUSED_TOKENS_MAX);
-    let is_refused = |number| refused.left_ms(lock(0, b"a"), &token(number), 60).is_some();
-    assert_eq!([0, 1, 2, 7].map(is_refused), [true, false, true, false]);
+    let left = (0..ENTRIES).filter(|number| is_revoked(&revoked, *number)).count();
+    assert_eq!(left + revoked.overwritten as usize, ENTRIES);
+    assert!(left > ENTRIES / 2, "{left} are left");
+    // One whose time is up is not forgotten, but over.
+    let before = revoked.overwritten;
+    (0..100).for_each(|number| _ = revoked.revoke(lock(0, b"b"), &token(number), ms(100), 0, false));
+    assert_eq!(revoked.overwritten, before);
 }

@@ -59,8 +59,8 @@ impl LockManager {
         }
         for (token, name) in tokens.iter().flat_map(|token| names.iter().map(move |name| (token, name))) {
             let lock = LockIdRef { db: 0, name };
-            if let Some(left_ms) = self.refused_tokens.left_ms(lock, token, now.monotonic_ms()) {
-                note(b'x', Some(token), Some(name), &[left_ms]);
+            if let Some((left_ms, is_released)) = self.revoked_tokens.described(lock, token, now) {
+                note(b'x', Some(token), Some(name), &[left_ms, u64::from(is_released)]);
             }
         }
     }

@@ -107,8 +107,8 @@ pub(super) struct NaiveServer {
     pub(super) denied: BTreeSet<usize>,
     /// How many requests of one token a user may have waiting.
     pub(super) requests_of_token: usize,
-    /// Until when, on the monotonic clock, which token is refused at which name.
-    refused: BTreeMap<(usize, usize), u64>,
+    /// Until when, on the monotonic clock, which token is revoked at which name, and whether it has lost a hold by that.
+    revoked: BTreeMap<(usize, usize), (u64, bool)>,
 }
 
 impl NaiveServer {
@@ -197,11 +197,11 @@ impl NaiveServer {
             return self.refresh(now, asked);
         }
         let look = self.look(asked, None, now);
-        let refused_ms = self.refused_ms(asked, now);
+        let revoked_ms = self.revoked_ms(asked, now);
         match look {
             Look::Impossible(error, _) => Verdict::Error(error),
-            Look::Blocked | Look::Clear(None) if refused_ms > 0 => {
-                Verdict::Error(LockError::Cancelled(refused_ms))
+            Look::Blocked | Look::Clear(None) if revoked_ms > 0 => {
+                Verdict::Error(LockError::Revoked(revoked_ms))
             }
             Look::Blocked if asked.wait != WaitPolicy::NoWait => match self.requests_of_token {
                 most if self.waiting_of(asked) >= most && !self.is_renewed_by_its_user(asked) => {
@@ -248,14 +248,45 @@ impl NaiveServer {
     }
 
     /// For how long yet the request is refused.
-    fn refused_ms(&self, asked: &Asked, now: Timestamp) -> u64 {
-        let until_ms = asked.names.iter().filter_map(|name| self.refused.get(&(*name, asked.token))).max();
-        until_ms.map_or(0, |until_ms| until_ms.saturating_sub(now.monotonic_ms()))
+    fn revoked_ms(&self, asked: &Asked, now: Timestamp) -> u64 {
+        let until_ms = asked.names.iter().filter_map(|name| self.revoked.get(&(*name, asked.token))).max();
+        until_ms.map_or(0, |(until_ms, _)| until_ms.saturating_sub(now.monotonic_ms()))
     }
 
-    pub(super) fn refuse(&mut self, name: usize, token: usize, ms: u64, now: Timestamp) {
-        let until_ms = self.refused.entry((name, token)).or_default();
-        *until_ms = (now.monotonic_ms() + ms).max(*until_ms);
+    /// Whether the token has lost a hold there, now or since it was revoked first.
+    pub(super) fn revoke(
+        &mut self,
+        name: usize,
+        token: usize,
+        ms: u64,
+        is_released: bool,
+        now: Timestamp,
+    ) -> bool {
+        let entry = self.revoked.entry((name, token)).or_default();
+        if entry.0 <= now.monotonic_ms() {
+            *entry = (0, false);
+        }
+        *entry = (entry.0.max(now.monotonic_ms() + ms), entry.1 || is_released);
+        entry.1
+    }
+
+    /// `MUNLOCK … REFUSE`.
+    pub(super) fn end(
+        &mut self,
+        names: &[usize],
+        token: usize,
+        ms: u64,
+        now: Timestamp,
+    ) -> Result<usize, LockError> {
+        self.end_closed(names, token, now);
+        self.check(names)?;
+        let mut count = 0;
+        for &name in names {
+            self.cancel(name, token);
+            let is_released = self.release(&[name], token, None, None, now)? > 0;
+            count += usize::from(self.revoke(name, token, ms, is_released, now));
+        }
+        Ok(count)
     }
 
     fn give(&mut self, now: Timestamp, asked: &Asked, same: Option<u64>) -> Result<u64, LockError> {

@@ -188,6 +188,15 @@ impl Scene {
         assert!(!self.manager.has_work());
     }
 
+    /// Checks each name that is waited for, and serves.
+    pub(super) fn checks_names(&mut self) {
+        let mut position = None;
+        while let Some(next) = self.manager.probe(&mut self.store, position) {
+            position = Some(next);
+        }
+        self.serves();
+    }
+
     /// Sets the clock and serves.
     pub(super) fn serves_at(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
@@ -318,10 +327,21 @@ impl Scene {
         count
     }
 
-    /// The token gives the name up: it cancels what it waits for there, and is refused from then on.
-    pub(super) fn gives_up(&mut self, name: &str, token: &str, refuse_ms: u64) -> usize {
-        self.manager.refuse(self.now(), id(name).as_ref(), token.as_bytes(), refuse_ms);
-        self.cancels(name, token)
+    /// The token ends all that it wants of these names, and is revoked for so long. On how many it has held.
+    pub(super) fn ends(&mut self, names: &str, token: &str, ms: u64) -> usize {
+        let names: Vec<&[u8]> = names.split(' ').map(str::as_bytes).collect();
+        let now = self.now();
+        let count = self.manager.end(several(&mut self.store, now, 0, &names), token.as_bytes(), ms).unwrap();
+        self.ends_step();
+        count
+    }
+
+    /// The token cancels what it waits for at this name, and is revoked there for so long. How many requests.
+    pub(super) fn cancels_and_is_revoked(&mut self, name: &str, token: &str, ms: u64) -> usize {
+        let (now, id) = (self.now(), id(name));
+        let count = self.manager.cancel_and_revoke(now, id.as_ref(), token.as_bytes(), ms);
+        self.ends_step();
+        count
     }
 
     fn hold_ref<'t>(&self, token: &'t str) -> HoldRef<'t> {

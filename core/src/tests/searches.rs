@@ -159,7 +159,7 @@ fn who_is_given_what_he_waits_for_behind_another_is_answered() {
 /// `RENAME` gives `T` a lock for which `W` waits among others, and the server does not tell: as Valkey, for a free name. It is
 /// found when `W` is looked at.
 #[test]
-fn a_lock_that_came_unnoticed_is_noticed_when_who_waits_for_it_is_looked_at() {
+fn a_lock_that_came_under_a_free_name_is_found_when_the_name_is_checked() {
     let mut scene = Scene::new();
     scene.takes("x", "T", WRITE);
     scene.takes("a", "H", WRITE);
@@ -168,10 +168,26 @@ fn a_lock_that_came_unnoticed_is_noticed_when_who_waits_for_it_is_looked_at() {
     let lock = scene.store.lock(&id("x")).unwrap().clone();
     scene.store.delete(&id("x"));
     scene.store.replace(&id("b"), lock);
+    scene.serves();
     assert_eq!(scene.news(), [""; 0]);
-    scene.releases("a", "H");
+    scene.checks_names();
     let news = scene.news();
     assert!(news.len() == 1 && news[0].starts_with("T Deadlock"), "{news:?}");
+}
+
+#[test]
+fn another_type_that_came_under_a_free_name_is_found_when_the_name_is_checked() {
+    let mut scene = Scene::new();
+    scene.takes("a", "H", WRITE);
+    scene.waits("a b", "W", WRITE);
+    scene.waits("b a", "V", WRITE);
+    scene.waits("a", "X", WRITE);
+    scene.store.replace_by_other_type(&id("b"));
+    scene.serves();
+    assert_eq!(scene.news(), [""; 0]);
+    scene.checks_names();
+    assert_eq!(scene.news(), ["W WrongType", "V WrongType"]);
+    assert_eq!(scene.queue("a"), ["X"]);
 }
 
 /// `EXPIRE` on a lock with many readers, one a turn: each is looked at once more, not once for each.

@@ -90,7 +90,8 @@ impl SideBySide {
                         // While some are about to leave, a cycle is looked for later.
                         let leaves =
                             |request: &Waiting| model.may_leave(request) || model.is_over(request, now);
-                        let is_late = ends_holds || model.waiting.iter().any(leaves);
+                        let is_late =
+                            ends_holds || !self.world.untold.is_empty() || model.waiting.iter().any(leaves);
                         let steps = match reply {
                             Reply::Waiting(_) if is_late => 0,
                             _ => WaitsFor::new(model, now.unix_ms()).assert_cycle(id, asked, &reply),
@@ -112,9 +113,10 @@ impl SideBySide {
             }
             Op::ReleaseAll { names, token, fence } => count(model.release(names, *token, None, *fence, now)),
             Op::Cancel { name, token, refuse_ms } => {
-                refuse_ms.inspect(|ms| model.refuse(*name, *token, *ms, now));
+                refuse_ms.inspect(|ms| _ = model.revoke(*name, *token, *ms, false, now));
                 Reply::Count(model.cancel(*name, *token))
             }
+            Op::End { names, token, ms } => count(model.end(names, *token, *ms, now)),
             Op::Downgrade { name, token, ttl_ms, fence } => {
                 model.downgrade(*name, *token, *ttl_ms, *fence, now).map_or_else(Reply::Error, Reply::Granted)
             }
@@ -124,7 +126,7 @@ impl SideBySide {
             }
         };
         assert_eq!(reply, expected, "{op:?}");
-        self.judge_results(matches!(op, Op::EndWaits | Op::Cancel { .. }));
+        self.judge_results(matches!(op, Op::EndWaits | Op::Cancel { .. } | Op::End { .. }));
     }
 
     fn happens(&mut self, op: &Op) {
@@ -171,7 +173,7 @@ impl SideBySide {
         let is_whole = self.end_turn(looks);
         let now = self.world.now();
         self.compare();
-        if is_whole && !self.is_revived() {
+        if is_whole && !self.is_revived() && self.world.untold.is_empty() {
             for request in &self.model.waiting {
                 assert!(!self.model.must_answer(request, now), "left behind: {request:?}");
             }
@@ -266,7 +268,7 @@ impl SideBySide {
         }
         assert_eq!(world.manager.waitlist().len(), self.model.waiting.len());
         assert_eq!(world.manager.fences.last(), self.model.last_fence);
-        if world.manager.has_work() || self.is_revived() {
+        if world.manager.has_work() || self.is_revived() || !world.untold.is_empty() {
             return;
         }
         let due_in = world.manager.next_due_ms(now).map(|due_ms| due_ms.saturating_sub(now.monotonic_ms()));
@@ -288,6 +290,7 @@ impl SideBySide {
 
     /// Nobody acts any more: time passes until everybody who waits was answered.
     pub(super) fn run_out(&mut self) {
+        self.act(&Op::Probe);
         self.serve(usize::MAX);
         while let Some(due_ms) = self.world.manager.next_due_ms(self.world.now())
             && !self.model.waiting.is_empty()

@@ -211,6 +211,7 @@ impl Kind {
                         does(Op::Ask(asked(both, token, *want, *wait)));
                     }
                     does(Op::ReleaseAll { names: both.clone(), token, fence: None });
+                    does(Op::End { names: both.clone(), token, ms: UNIT_MS });
                     let extension = Extension::To(UNIT_MS);
                     does(Op::Extend { names: both.clone(), token, extension, fence: None });
                 }
@@ -229,6 +230,7 @@ impl Kind {
                     for refuse_ms in [None, Some(UNIT_MS)] {
                         does(Op::Cancel { name, token, refuse_ms });
                     }
+                    does(Op::End { names: vec![name], token, ms: UNIT_MS });
                 }
             }
             Notify => {
@@ -251,6 +253,7 @@ impl Kind {
                 steps.extend((0..OWNERS).map(Step::Closes));
             }
             Outside => {
+                does(Op::Probe);
                 for name in 0..names {
                     does(Op::Delete(name));
                     does(Op::Retype(name));
@@ -413,13 +416,17 @@ impl fmt::Display for Deed {
                 write!(out, "CANCEL {} {}", text(&[*name]), TOKENS[*token])?;
                 refuse_ms.map_or(Ok(()), |ms| write!(out, " REFUSE {ms}"))
             }
+            Op::End { names, token, ms } => {
+                write!(out, "MUNLOCK {} {} REFUSE {ms}", text(names), TOKENS[*token])
+            }
             Op::Abandon(request) => write!(out, "(the client of {request:?} goes)"),
             Op::Close(connection, _) => write!(out, "(connection {connection} closes)"),
             Op::Deafen(channel, true) => write!(out, "(nobody listens to channel {channel} any more)"),
             Op::Deafen(channel, false) => write!(out, "(the same of channel {channel}, not noticed)"),
+            Op::Probe => out.write_str("(each name that is waited for is checked)"),
             Op::Delete(name) => write!(out, "DEL {}", text(&[*name])),
             Op::Retype(name) => write!(out, "SET {}", text(&[*name])),
-            Op::Replace(name, ..) => write!(out, "RESTORE {}: a stranger reads", text(&[*name])),
+            Op::Replace(name, ..) => write!(out, "RENAME to {}: a stranger reads", text(&[*name])),
             other => write!(out, "{other:?}"),
         }
     }
@@ -433,7 +440,8 @@ pub(super) fn describe(both: &mut SideBySide, names: usize, note: &mut crate::qu
     let words: Vec<&[u8]> = (0..names).map(|name| id_of(name).name).collect();
     world.manager.describe(&mut world.store, now, &tokens, &words, note);
     for (name, word) in words.iter().enumerate() {
-        note(b'k', None, Some(word), &[u64::from(model.names[name].is_other_type)]);
+        let facts = [model.names[name].is_other_type, world.untold.contains(&name)];
+        note(b'k', None, Some(word), &facts.map(u64::from));
         for (nth, holder) in world.lock(name).into_iter().flat_map(|lock| lock.holders()).enumerate() {
             let is_written = world.lock(name).is_some_and(|lock| lock.mode() == Mode::Write);
             let elsewhere = (0..names).filter(|other| *other != name).filter_map(|other| world.lock(other));

@@ -238,11 +238,7 @@ fn a_probe_finds_every_request_whose_names_are_not_served() {
             away.push("holder NotServed".to_owned());
         }
         slots[1].iter().for_each(|name| scene.store.set_served(&id(name), false));
-        let mut position = None;
-        while let Some(next) = scene.manager.probe(&mut scene.store, position) {
-            position = Some(next);
-        }
-        scene.serves();
+        scene.checks_names();
         let mut news = scene.news();
         news.sort();
         away.sort();

@@ -35,12 +35,12 @@ func connect(address string) locks {
 // acquire returns the fence, or 0 when the wait is over. On an error neither a hold nor a request is left.
 func (l locks) acquire(ctx context.Context, key, token string) (int64, error) {
 	// go-redis goes on reading when ctx ends. So the server has to end the wait.
-	stop := context.AfterFunc(ctx, func() { l.giveUp(key, token) })
+	stop := context.AfterFunc(ctx, func() { l.end(key, token) })
 	fence, err := l.waiting.Do(ctx, "SLOCK.LOCK", key, token, ttl.Milliseconds(),
 		"WAIT", longestWait.Milliseconds()).Int64()
 	stop()
 	if err = errors.Join(err, ctx.Err()); err != nil {
-		return 0, errors.Join(err, l.giveUp(key, token))
+		return 0, errors.Join(err, l.end(key, token))
 	}
 	return fence, nil
 }
@@ -49,18 +49,14 @@ func (l locks) acquire(ctx context.Context, key, token string) (int64, error) {
 func (l locks) tryAcquire(ctx context.Context, key, token string) (int64, error) {
 	fence, err := l.commands.Do(ctx, "SLOCK.LOCK", key, token, ttl.Milliseconds()).Int64()
 	if err != nil {
-		return 0, errors.Join(err, l.giveUp(key, token))
+		return 0, errors.Join(err, l.end(key, token))
 	}
 	return fence, nil
 }
 
-// giveUp leaves neither a hold nor a request. One that is still on its way is refused when it arrives.
-func (l locks) giveUp(key, token string) error {
-	ctx, commands := context.Background(), l.commands.Pipeline()
-	commands.Do(ctx, "SLOCK.CANCEL", key, token, "REFUSE", refusal.Milliseconds())
-	commands.Do(ctx, "SLOCK.UNLOCK", key, token)
-	_, err := commands.Exec(ctx)
-	return err
+// end leaves neither a hold nor a request. One that is still on its way is refused when it arrives.
+func (l locks) end(key, token string) error {
+	return l.commands.Do(context.Background(), "SLOCK.MUNLOCK", 1, key, token, "REFUSE", refusal.Milliseconds()).Err()
 }
 
 func (l locks) release(key, token string) error {

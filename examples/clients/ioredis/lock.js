@@ -20,14 +20,14 @@ async function acquire(key, token, signal) {
   const waiting = commands.duplicate({ retryStrategy: null, socketTimeout: WAIT_MS + 5_000 });
   waiting.on('error', () => {}); // the command has the error too
   // ioredis cannot take back what it has sent. So the server has to end the wait.
-  const abort = () => giveUp(key, token).catch(() => {});
+  const abort = () => end(key, token).catch(() => {});
   signal?.addEventListener('abort', abort);
   try {
     const fence = await waiting.call('SLOCK.LOCK', key, token, TTL_MS, 'WAIT', WAIT_MS);
     signal?.throwIfAborted();
     return fence;
   } catch (error) {
-    await giveUp(key, token);
+    await end(key, token);
     throw signal?.aborted ? signal.reason : error;
   } finally {
     signal?.removeEventListener('abort', abort);
@@ -40,15 +40,14 @@ async function tryAcquire(key, token) {
   try {
     return await commands.call('SLOCK.LOCK', key, token, TTL_MS);
   } catch (error) {
-    await giveUp(key, token);
+    await end(key, token);
     throw error;
   }
 }
 
 // Leaves neither a hold nor a request. One that is still on its way is refused when it arrives.
-async function giveUp(key, token) {
-  await commands.call('SLOCK.CANCEL', key, token, 'REFUSE', REFUSE_MS);
-  await release(key, token);
+async function end(key, token) {
+  await commands.call('SLOCK.MUNLOCK', 1, key, token, 'REFUSE', REFUSE_MS);
 }
 
 const release = (key, token) => commands.call('SLOCK.UNLOCK', key, token);

@@ -25,7 +25,7 @@ for (const client of [commands, waiting]) {
 async function acquire(key, token, signal) {
   signal?.throwIfAborted();
   // node-redis cannot take back what it has sent. So the server has to end the wait.
-  const abort = () => giveUp(key, token).catch(() => {});
+  const abort = () => end(key, token).catch(() => {});
   signal?.addEventListener('abort', abort);
   try {
     const request = ['SLOCK.LOCK', key, token, `${TTL_MS}`, 'WAIT', `${WAIT_MS}`];
@@ -33,7 +33,7 @@ async function acquire(key, token, signal) {
     signal?.throwIfAborted();
     return fence;
   } catch (error) {
-    await giveUp(key, token);
+    await end(key, token);
     throw signal?.aborted ? signal.reason : error;
   } finally {
     signal?.removeEventListener('abort', abort);
@@ -45,15 +45,14 @@ async function tryAcquire(key, token) {
   try {
     return await commands.sendCommand(['SLOCK.LOCK', key, token, `${TTL_MS}`]);
   } catch (error) {
-    await giveUp(key, token);
+    await end(key, token);
     throw error;
   }
 }
 
 // Leaves neither a hold nor a request. One that is still on its way is refused when it arrives.
-async function giveUp(key, token) {
-  await insist('SLOCK.CANCEL', key, token, 'REFUSE', `${REFUSE_MS}`);
-  await insist('SLOCK.UNLOCK', key, token);
+async function end(key, token) {
+  await insist('SLOCK.MUNLOCK', '1', key, token, 'REFUSE', `${REFUSE_MS}`);
 }
 
 // For commands that may be sent twice: node-redis does not do so after a lost connection.

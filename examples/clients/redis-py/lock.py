@@ -34,7 +34,7 @@ class Locks:
         try:
             return await asyncio.shield(answer)  # a cancelled task does not break off the command
         except BaseException:
-            await asyncio.shield(self.give_up(key, token))
+            await asyncio.shield(self.end(key, token))
             await asyncio.shield(asyncio.wait([answer]))  # which ends now
             raise
 
@@ -43,15 +43,12 @@ class Locks:
         try:
             return await self.commands.execute_command("SLOCK.LOCK", key, token, TTL_MS)
         except BaseException:
-            await asyncio.shield(self.give_up(key, token))
+            await asyncio.shield(self.end(key, token))
             raise
 
-    async def give_up(self, key: str, token: str) -> None:
+    async def end(self, key: str, token: str) -> None:
         """Leaves neither a hold nor a request. One that is still on its way is refused when it arrives."""
-        pipeline = self.commands.pipeline(transaction=False)
-        pipeline.execute_command("SLOCK.CANCEL", key, token, "REFUSE", REFUSE_MS)
-        pipeline.execute_command("SLOCK.UNLOCK", key, token)
-        await pipeline.execute()
+        await self.commands.execute_command("SLOCK.MUNLOCK", 1, key, token, "REFUSE", REFUSE_MS)
 
     async def release(self, key: str, token: str) -> None:
         await self.commands.execute_command("SLOCK.UNLOCK", key, token)

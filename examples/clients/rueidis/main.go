@@ -27,7 +27,7 @@ func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseco
 
 // acquire returns the fence, or 0 when the wait is over. On an error neither a hold nor a request is left.
 func (l locks) acquire(ctx context.Context, key, token string) (int64, error) {
-	stop := context.AfterFunc(ctx, func() { l.giveUp(key, token) })
+	stop := context.AfterFunc(ctx, func() { l.end(key, token) })
 	// Blocking gives the wait a connection of its own, without a time-out.
 	request := l.B().Arbitrary("SLOCK.LOCK").Keys(key).
 		Args(token, milliseconds(ttl), "WAIT", milliseconds(longestWait)).Blocking()
@@ -35,7 +35,7 @@ func (l locks) acquire(ctx context.Context, key, token string) (int64, error) {
 	fence, err := l.Do(context.WithoutCancel(ctx), request).AsInt64()
 	stop()
 	if err = errors.Join(err, ctx.Err()); err != nil {
-		return 0, errors.Join(err, l.giveUp(key, token))
+		return 0, errors.Join(err, l.end(key, token))
 	}
 	return fence, nil
 }
@@ -45,21 +45,16 @@ func (l locks) tryAcquire(ctx context.Context, key, token string) (int64, error)
 	request := l.B().Arbitrary("SLOCK.LOCK").Keys(key).Args(token, milliseconds(ttl)).Build()
 	fence, err := l.Do(context.WithoutCancel(ctx), request).AsInt64()
 	if err != nil {
-		return 0, errors.Join(err, l.giveUp(key, token))
+		return 0, errors.Join(err, l.end(key, token))
 	}
 	return fence, nil
 }
 
-// giveUp leaves neither a hold nor a request. One that is still on its way is refused when it arrives.
-func (l locks) giveUp(key, token string) error {
-	refuse := l.ask("SLOCK.CANCEL", key, token, "REFUSE", milliseconds(refusal))
-	return errors.Join(refuse, l.ask("SLOCK.UNLOCK", key, token))
-}
-
-// ask is for commands that may be sent twice. After a lost connection rueidis does so only when told to.
-func (l locks) ask(name, key string, arguments ...string) error {
-	command := l.B().Arbitrary(name).Keys(key).Args(arguments...).Build().ToRetryable()
-	return l.Do(context.Background(), command).Error()
+// end leaves neither a hold nor a request. One that is still on its way is refused when it arrives.
+func (l locks) end(key, token string) error {
+	// It may be sent twice. After a lost connection rueidis does so only when told to.
+	command := l.B().Arbitrary("SLOCK.MUNLOCK", "1").Keys(key).Args(token, "REFUSE", milliseconds(refusal))
+	return l.Do(context.Background(), command.Build().ToRetryable()).Error()
 }
 
 // info tells the mode, the fence and the tokens of the holders.
@@ -100,7 +95,7 @@ func (l locks) tryToWork(ctx context.Context, key, counter string) (string, erro
 func (l locks) addAndRelease(ctx context.Context, key, token, counter string) error {
 	value, _ := l.Do(ctx, l.B().Get().Key(counter).Build()).AsInt64()
 	err := l.Do(ctx, l.B().Set().Key(counter).Value(strconv.FormatInt(value+1, 10)).Build()).Error()
-	return errors.Join(err, l.ask("SLOCK.UNLOCK", key, token))
+	return errors.Join(err, l.end(key, token))
 }
 
 func (l locks) waitUntilTheInputEnds(key string) error {

@@ -27,7 +27,7 @@ type Lock struct {
 }
 
 func New(ctx context.Context, client *redis.Client, key string) (*Lock, error) {
-	// Nobody can guess the name. The braces put the channel into the slot of the key.
+	// Others may list the name, but not guess a tag. The braces put the channel into the slot of the key.
 	channel := "{" + key + "}:" + rand.Text()
 	subscription := client.SSubscribe(ctx, channel)
 	if _, err := subscription.Receive(ctx); err != nil { // it must be there before the request

@@ -12,7 +12,7 @@ const ASK_AGAIN_MS = 1_000;
 class Lock {
   constructor(client, key) {
     Object.assign(this, { client, key, token: randomUUID(), heard: new Map() });
-    // Nobody can guess the name. The braces put the channel into the slot of the key.
+    // Others may list the name, but not guess a tag. The braces put the channel into the slot of the key.
     this.channel = `{${key}}:${randomUUID()}`;
   }
 

@@ -18,7 +18,7 @@ class Lock:
 
     def __init__(self, port: int, key: str) -> None:
         self.key, self.token = key, secrets.token_hex(16)
-        # Nobody can guess the name. The braces put the channel into the slot of the key.
+        # Others may list the name, but not guess a tag. The braces put the channel into the slot of the key.
         self.channel = f"{{{key}}}:{secrets.token_hex(16)}"
         self.told: dict[str, str] = {}
         self.connection = redis.Connection(port=port, protocol=3, decode_responses=True, socket_timeout=5)
@@ -61,7 +61,7 @@ class Lock:
 
     def acquire(self, seconds: float) -> int:
         """The fence; 0 when the time was not enough."""
-        end, tag = time.monotonic() + seconds, secrets.token_hex(8)  # known before anything is sent
+        end, tag = time.monotonic() + seconds, secrets.token_hex(16)  # known before anything is sent
         while (left_ms := int((end - time.monotonic()) * 1000)) > 0:
             # Asked again with the same token it keeps its place, and who holds by now gets the fence.
             notify = ("WAIT", left_ms, "NOTIFY", self.channel, tag)

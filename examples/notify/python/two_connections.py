@@ -18,7 +18,7 @@ class Lock:
 
     def __init__(self, client: redis.Redis, key: str) -> None:
         self.client, self.key, self.token = client, key, secrets.token_hex(16)
-        # Nobody can guess the name. The braces put the channel into the slot of the key.
+        # Others may list the name, but not guess a tag. The braces put the channel into the slot of the key.
         self.channel = f"{{{key}}}:{secrets.token_hex(16)}"
         self.messages = client.pubsub()
         self.messages.ssubscribe(self.channel)
@@ -38,7 +38,7 @@ class Lock:
 
     def acquire(self, seconds: float) -> int:
         """The fence; 0 when the time was not enough."""
-        end, tag = time.monotonic() + seconds, secrets.token_hex(8)  # known before anything is sent
+        end, tag = time.monotonic() + seconds, secrets.token_hex(16)  # known before anything is sent
         while (left_ms := int((end - time.monotonic()) * 1000)) > 0:
             try:
                 notify = ("WAIT", left_ms, "NOTIFY", self.channel, tag)

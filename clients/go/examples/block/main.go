@@ -1,5 +1,5 @@
-// Command block runs work under a lock, with a limit for the wait and an expiration of the lock. A second
-// block that comes meanwhile waits in vain.
+// Command block runs work under a lock, with a limit for the wait and a ttl for the lock. A second block that starts
+// meanwhile times out.
 package main
 
 import (
@@ -30,8 +30,8 @@ func run(ctx context.Context, address string) error {
 	defer locks.Close()
 
 	report := locks.Write("example:report").With(
-		slock.Wait(100*time.Millisecond), // the timeout: how long to wait for the lock
-		slock.TTL(5*time.Second),         // the expiration: how long the lock outlives a crash
+		slock.Wait(100*time.Millisecond), // how long to wait for the lock
+		slock.TTL(5*time.Second),         // how long the lock outlives a crash
 	)
 	return report.Do(ctx, func(ctx context.Context) error {
 		fmt.Println("the first block has the lock")
@@ -39,7 +39,7 @@ func run(ctx context.Context, address string) error {
 		if !errors.Is(err, slock.ErrTimedOut) {
 			return fmt.Errorf("the second block ended with %w", err)
 		}
-		fmt.Println("the second block has waited for 100 ms")
+		fmt.Println("the second block:", err)
 		return nil
 	})
 }

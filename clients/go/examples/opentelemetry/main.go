@@ -1,18 +1,4 @@
-// Command opentelemetry records how long requests wait, how long holds last, and what is lost, by the hooks.
-//
-// It has no dependency on OpenTelemetry: recorder and counter have the methods that metric.Float64Histogram and
-// metric.Int64Counter need. In a program they are made like this:
-//
-//	meter := otel.Meter("slock")
-//	waits, err := meter.Float64Histogram("slock.wait", metric.WithUnit("s"))
-//
-//	func (h otelHistogram) Record(seconds float64, attributes ...string) {
-//		var all []attribute.KeyValue
-//		for i := 0; i < len(attributes); i += 2 {
-//			all = append(all, attribute.String(attributes[i], attributes[i+1]))
-//		}
-//		h.Float64Histogram.Record(context.Background(), seconds, metric.WithAttributes(all...))
-//	}
+// Command opentelemetry exports the lock commands as spans under those of the program, and metrics of waits and holds.
 package main
 
 import (
@@ -22,67 +8,81 @@ import (
 	"log"
 	"time"
 
+	"github.com/redis/go-redis/extra/redisotel/v9"
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/trace"
 
 	"slock.example/go"
 )
 
-// recorder is a histogram. Attributes are names, each with its value after it.
-type recorder interface {
-	Record(seconds float64, attributes ...string)
-}
-
-// counter counts.
-type counter interface {
-	Add(n int64, attributes ...string)
-}
-
-// instruments are what a program makes of its meter.
-type instruments struct {
-	waits, holds     recorder
-	losses, failures counter
-}
-
-// hooks tell the instruments what happens. Recording must not block.
-func (i instruments) hooks() slock.Hooks {
-	return slock.Hooks{
-		Waited: func(label string, duration time.Duration, outcome string) {
-			i.waits.Record(duration.Seconds(), "lock", label, "outcome", outcome)
-		},
-		Held: func(label string, duration time.Duration) { i.holds.Record(duration.Seconds(), "lock", label) },
-		Lost: func(label string, reason slock.Reason) {
-			i.losses.Add(1, "lock", label, "reason", string(reason))
-		},
-		RenewalFailed: func(label string, _ error) { i.failures.Add(1, "lock", label, "of", "renewal") },
-		ReleaseFailed: func(label string, _ error) { i.failures.Add(1, "lock", label, "of", "release") },
+// hooks record how long requests wait and how long locks are held, and count what is lost.
+func hooks(meter metric.Meter) (slock.Hooks, error) {
+	waits, err := meter.Float64Histogram("slock.wait", metric.WithUnit("s"))
+	if err != nil {
+		return slock.Hooks{}, err
 	}
+	holds, err := meter.Float64Histogram("slock.hold", metric.WithUnit("s"))
+	if err != nil {
+		return slock.Hooks{}, err
+	}
+	losses, err := meter.Int64Counter("slock.losses")
+	return slock.Hooks{
+		Waited: func(ctx context.Context, label string, duration time.Duration, outcome string) {
+			waits.Record(ctx, duration.Seconds(), metric.WithAttributes(
+				attribute.String("lock", label), attribute.String("outcome", outcome)))
+		},
+		Held: func(ctx context.Context, label string, duration time.Duration) {
+			holds.Record(ctx, duration.Seconds(), metric.WithAttributes(attribute.String("lock", label)))
+		},
+		Lost: func(ctx context.Context, label string, loss *slock.Error) {
+			losses.Add(ctx, 1, metric.WithAttributes(
+				attribute.String("lock", label), attribute.String("reason", string(loss.Reason))))
+		},
+	}, err
 }
-
-// printed stands for an instrument of OpenTelemetry.
-type printed string
-
-func (p printed) Record(_ float64, attributes ...string) { fmt.Println(string(p), attributes) }
-func (p printed) Add(n int64, attributes ...string)      { fmt.Println(string(p), n, attributes) }
 
 func main() {
 	address := flag.String("address", "localhost:6379", "the server, with the module")
 	flag.Parse()
-	if err := run(context.Background(), *address); err != nil {
+	if err := run(context.Background(), *address, printer{}); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, address string) error {
+func run(ctx context.Context, address string, exporter trace.SpanExporter) error {
+	tracing := trace.NewTracerProvider(trace.WithSyncer(exporter))
+	defer tracing.Shutdown(ctx)
+	metrics := sdkmetric.NewMeterProvider() // add a reader here
+	defer metrics.Shutdown(ctx)
+
 	rdb := redis.NewClient(&redis.Options{Addr: address})
 	defer rdb.Close()
-	i := instruments{
-		waits: printed("slock.wait"), holds: printed("slock.hold"),
-		losses: printed("slock.losses"), failures: printed("slock.failures"),
+	if err := redisotel.InstrumentTracing(rdb, redisotel.WithTracerProvider(tracing)); err != nil {
+		return err
 	}
-	locks := slock.New(rdb, slock.WithHooks(i.hooks()))
+	recorded, err := hooks(metrics.Meter("example"))
+	if err != nil {
+		return err
+	}
+	locks := slock.New(rdb, slock.WithHooks(recorded))
 	defer locks.Close()
-	return locks.Write("example:measured").With(slock.Label("import")).Do(ctx, func(context.Context) error {
-		fmt.Println("working")
-		return nil
-	})
+
+	ctx, span := tracing.Tracer("example").Start(ctx, "import")
+	defer span.End()
+	return locks.Write("example:import").Do(ctx, func(context.Context) error { return nil })
 }
+
+// printer stands for an exporter.
+type printer struct{}
+
+func (printer) ExportSpans(_ context.Context, spans []trace.ReadOnlySpan) error {
+	for _, span := range spans {
+		fmt.Printf("%s %q under %s\n", span.SpanContext().SpanID(), span.Name(), span.Parent().SpanID())
+	}
+	return nil
+}
+
+func (printer) Shutdown(context.Context) error { return nil }

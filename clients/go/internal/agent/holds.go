@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"slock.example/go"
 )
 
-func (a *agent) keep(r request, h *slock.Hold, err error) (any, error) {
+func (a *agent) keep(r Request, h *slock.Hold, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -26,7 +26,7 @@ func describe(h *slock.Hold) map[string]any {
 	return d
 }
 
-func (a *agent) withHold(ctx context.Context, r request) (any, error) {
+func (a *agent) withHold(ctx context.Context, r Request) (any, error) {
 	a.mu.Lock()
 	h := a.holds[r.Hold]
 	a.mu.Unlock()
@@ -58,7 +58,7 @@ func (a *agent) withHold(ctx context.Context, r request) (any, error) {
 	return map[string]any{"reason": reason(h.Context())}, nil
 }
 
-func changeMode(ctx context.Context, r request, h *slock.Hold) (any, error) {
+func changeMode(ctx context.Context, r Request, h *slock.Hold) (any, error) {
 	var err error
 	switch {
 	case r.Op == "downgrade":

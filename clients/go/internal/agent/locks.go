@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"cmp"
@@ -18,14 +18,15 @@ import (
 
 // opened is what an "open" or an "open_quorum" made.
 type opened struct {
-	clients   []redis.UniversalClient
+	clients   []redis.UniversalClient                  // of go-redis; also for plain commands if the locks are over another library
+	occupy    func(key string, duration time.Duration) // nil: go-redis
 	locks     *slock.Locks
 	transport slock.Transport
 	options   *redis.UniversalOptions
 	events    *events
 }
 
-func (a *agent) open(r request) (any, error) {
+func (a *agent) open(r Request) (any, error) {
 	o := &opened{events: &events{}, options: &redis.UniversalOptions{
 		Addrs:      r.Nodes,
 		Username:   r.User,
@@ -49,7 +50,7 @@ func (a *agent) open(r request) (any, error) {
 		defer a.mu.Unlock()
 		server := a.memory[r.Nodes[0]]
 		if server == nil {
-			server = slocktest.NewServer()
+			server = slocktest.New()
 			a.memory[r.Nodes[0]] = server
 		}
 		o.transport = server
@@ -62,12 +63,20 @@ func (a *agent) open(r request) (any, error) {
 		return nil, err
 	}
 	o.clients = []redis.UniversalClient{rdb}
-	o.locks = slock.New(rdb, settings...)
+	if a.openClient == nil {
+		o.locks = slock.New(rdb, settings...)
+		return a.note(r.Locks, o)
+	}
+	client, err := a.openClient(r)
+	if err != nil {
+		return nil, err
+	}
+	o.locks, o.occupy = slock.NewWith(client.Transport, settings...), client.FillPool
 	return a.note(r.Locks, o)
 }
 
 // client is the program's client.
-func (o *opened) client(r request) (redis.UniversalClient, error) {
+func (o *opened) client(r Request) (redis.UniversalClient, error) {
 	login := func() (string, string) {
 		password, _ := os.ReadFile(r.PasswordFile)
 		return r.User, strings.TrimSpace(string(password))
@@ -87,7 +96,7 @@ func (o *opened) client(r request) (redis.UniversalClient, error) {
 	return nil, fmt.Errorf("unknown kind %q", r.Kind)
 }
 
-func (a *agent) openQuorum(r request) (any, error) {
+func (a *agent) openQuorum(r Request) (any, error) {
 	o := &opened{events: &events{}}
 	for _, node := range r.Nodes {
 		o.clients = append(o.clients, redis.NewClient(&redis.Options{
@@ -107,7 +116,19 @@ func (a *agent) openQuorum(r request) (any, error) {
 	if r.FailFast {
 		settings = append(settings, slock.FailFast())
 	}
-	o.locks = slock.NewQuorum(o.clients, settings...)
+	if a.openClient == nil {
+		o.locks = slock.NewQuorum(o.clients, settings...)
+		return a.note(r.Locks, o)
+	}
+	var transports []slock.Transport
+	for _, node := range r.Nodes {
+		client, err := a.openClient(Request{Nodes: []string{node}, User: r.User, Password: r.Password})
+		if err != nil {
+			return nil, err
+		}
+		transports = append(transports, client.Transport)
+	}
+	o.locks = slock.NewQuorumWith(transports, settings...)
 	return a.note(r.Locks, o)
 }
 
@@ -118,7 +139,7 @@ func (a *agent) note(name string, o *opened) (any, error) {
 	return none{}, nil
 }
 
-func (a *agent) withLocks(ctx context.Context, r request) (any, error) {
+func (a *agent) withLocks(ctx context.Context, r Request) (any, error) {
 	a.mu.Lock()
 	o := a.locks[r.Locks]
 	a.mu.Unlock()
@@ -179,7 +200,7 @@ func (a *agent) withLocks(ctx context.Context, r request) (any, error) {
 	return nil, fmt.Errorf("unknown operation %q", r.Op)
 }
 
-func (o *opened) request(r request) slock.Request {
+func (o *opened) request(r Request) slock.Request {
 	if r.Mode == "read" {
 		return o.locks.Read(r.keys()...).With(r.options()...)
 	}
@@ -199,7 +220,11 @@ func (o *opened) info(ctx context.Context, key string) (any, error) {
 }
 
 // fillPool occupies each connection of the program's pool.
-func (o *opened) fillPool(r request) (any, error) {
+func (o *opened) fillPool(r Request) (any, error) {
+	if o.occupy != nil {
+		o.occupy("occupied:"+r.Locks, ms(r.MS))
+		return none{}, nil
+	}
 	rdb := o.clients[0]
 	size := rdb.PoolStats().TotalConns
 	for range o.options.PoolSize {

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 	"slock.example/go"
 )
 
-// request is one line of input. Its fields are those of all operations.
-type request struct {
+// Request is one line of input. Its fields are those of all operations.
+type Request struct {
 	ID     int64  `json:"id"`
 	Op     string `json:"op"`
 	Locks  string `json:"locks"`
@@ -84,7 +84,7 @@ func (p *poll) strategy() slock.Strategy {
 	return slock.ExponentialPause(10*time.Millisecond, 100*time.Millisecond, attempts)
 }
 
-func (r request) keys() []string {
+func (r Request) keys() []string {
 	if r.Key != "" {
 		return []string{r.Key}
 	}
@@ -92,7 +92,7 @@ func (r request) keys() []string {
 }
 
 // options are those that the request names.
-func (r request) options() []slock.RequestOption {
+func (r Request) options() []slock.RequestOption {
 	var options []slock.RequestOption
 	if r.TTLMS != nil {
 		options = append(options, slock.TTL(ms(*r.TTLMS)))

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 )
 
 // work lets tasks add to a counter under the lock, or counts those that are under it at once.
-func (o *opened) work(ctx context.Context, r request) (any, error) {
+func (o *opened) work(ctx context.Context, r Request) (any, error) {
 	request := o.request(r)
 	var most atomic.Int64
 	err := inTasks(r.Tasks, func() error {
@@ -36,7 +36,7 @@ func (o *opened) work(ctx context.Context, r request) (any, error) {
 	return map[string]any{"done": r.Tasks * r.Additions, "most": most.Load()}, err
 }
 
-func (o *opened) step(ctx context.Context, r request) (inside int64, err error) {
+func (o *opened) step(ctx context.Context, r Request) (inside int64, err error) {
 	if r.Limit != nil {
 		inside, err = o.clients[0].Incr(ctx, r.Counter).Result()
 		if err == nil {
@@ -52,7 +52,7 @@ func (o *opened) step(ctx context.Context, r request) (inside int64, err error) 
 }
 
 // waitMany lets tasks acquire and release once each.
-func (o *opened) waitMany(ctx context.Context, r request) (any, error) {
+func (o *opened) waitMany(ctx context.Context, r Request) (any, error) {
 	request := o.request(r)
 	err := inTasks(r.Tasks, func() error {
 		hold, err := request.Lock(ctx)
@@ -120,19 +120,19 @@ func (o *opened) cost(ctx context.Context, rounds int) (any, error) {
 }
 
 // pairs compares lock and unlock of tasks that each have a lock of their own with the same two commands by go-redis.
-func (o *opened) pairs(r request) (any, error) {
+func (o *opened) pairs(r Request) (any, error) {
 	return o.compare(r, 0, func(task int) string { return "pairs:" + strconv.Itoa(task) }, nil)
 }
 
 // handoffs compares tasks that take turns at one lock with the same commands by go-redis, where each task that waits
 // has a connection of its own.
-func (o *opened) handoffs(r request) (any, error) {
+func (o *opened) handoffs(r Request) (any, error) {
 	return o.compare(r, r.Tasks, func(int) string { return r.Key }, []any{"WAIT", 0})
 }
 
 // compare measures turns by the library and by go-redis one after the other, five times, and gives the medians of the
 // whole time. Both have clients with the defaults of go-redis, but for the number of connections.
-func (o *opened) compare(r request, connections int, key func(task int) string, wait []any) (any, error) {
+func (o *opened) compare(r Request, connections int, key func(task int) string, wait []any) (any, error) {
 	options := o.options.Simple()
 	options.PoolSize = 0
 	rdb := redis.NewClient(options)

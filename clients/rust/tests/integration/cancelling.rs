@@ -162,7 +162,7 @@ async fn after_a_dropped_upgrade_the_server_tells_the_mode_and_refuses_another()
     assert_eq!(hold.fence(), server.info("k", "fence").await);
     hold.downgrade().await.unwrap();
     match hold.upgrade(None).await {
-        Err(Error::Refused(text)) => assert!(text.contains("CANCELLED"), "{text}"),
+        Err(Error::Refused(text)) => assert!(text.contains("REFUSED"), "{text}"),
         other => panic!("{other:?}"),
     }
     hold.check().unwrap();

@@ -38,7 +38,7 @@ class Lock {
         REFUSAL = Duration.ofMinutes(2);
 
     enum Command implements ProtocolCommand {
-        LOCK, UNLOCK, CANCEL, INFO;
+        LOCK, UNLOCK, MUNLOCK, INFO;
 
         @Override
         public byte[] getRaw() {
@@ -72,7 +72,7 @@ class Lock {
             return answer.get();
         } catch (InterruptedException | ExecutionException problem) {
             // In another thread, so that a second interrupt does not stop it.
-            CompletableFuture.runAsync(() -> giveUp(key, token)).join();
+            CompletableFuture.runAsync(() -> end(key, token)).join();
             throw problem;
         }
     }
@@ -82,15 +82,14 @@ class Lock {
         try {
             return (long) commands.sendCommand(Command.LOCK, key, token, "" + TTL.toMillis());
         } catch (JedisException problem) {
-            giveUp(key, token);
+            end(key, token);
             throw problem;
         }
     }
 
     /** Leaves neither a hold nor a request. One that is still on its way is refused when it arrives. */
-    void giveUp(String key, String token) {
-        commands.sendCommand(Command.CANCEL, key, token, "REFUSE", "" + REFUSAL.toMillis());
-        commands.sendCommand(Command.UNLOCK, key, token);
+    void end(String key, String token) {
+        commands.sendCommand(Command.MUNLOCK, "1", key, token, "REFUSE", "" + REFUSAL.toMillis());
     }
 
     /** Tells the mode, the fence and the tokens of the holders. */

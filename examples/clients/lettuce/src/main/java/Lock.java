@@ -30,7 +30,7 @@ class Lock {
         REFUSAL = Duration.ofMinutes(2);
 
     enum Command implements ProtocolKeyword {
-        LOCK, UNLOCK, CANCEL, INFO;
+        LOCK, UNLOCK, MUNLOCK, INFO;
 
         @Override
         public byte[] getBytes() {
@@ -56,7 +56,7 @@ class Lock {
                 return answer.get();
             } catch (InterruptedException | ExecutionException problem) {
                 // In another thread, so that a second interrupt does not stop it.
-                CompletableFuture.runAsync(() -> giveUp(key, token)).join();
+                CompletableFuture.runAsync(() -> end(key, token)).join();
                 throw problem;
             }
         }
@@ -67,15 +67,15 @@ class Lock {
         try {
             return ask(Command.LOCK, arguments(key, token).add(TTL.toMillis()));
         } catch (RedisException problem) {
-            giveUp(key, token);
+            end(key, token);
             throw problem;
         }
     }
 
     /** Leaves neither a hold nor a request. One that is still on its way is refused when it arrives. */
-    void giveUp(String key, String token) {
-        ask(Command.CANCEL, arguments(key, token).add("REFUSE").add(REFUSAL.toMillis()));
-        ask(Command.UNLOCK, arguments(key, token));
+    void end(String key, String token) {
+        var keys = new CommandArgs<>(StringCodec.UTF8).add(1).addKey(key);
+        ask(Command.MUNLOCK, keys.add(token).add("REFUSE").add(REFUSAL.toMillis()));
     }
 
     long ask(Command command, CommandArgs<String, String> arguments) {

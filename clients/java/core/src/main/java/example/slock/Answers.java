@@ -43,7 +43,7 @@ final class Answers {
       "NOTHELD", error -> new SlockException.NotHeld("gone", error),
       "DEADLOCK", SlockException.Deadlock::new,
       "QUEUEFULL", SlockException.QueueFull::new,
-      "CANCELLED", SlockException.Refused::new);
+      "REFUSED", SlockException.Refused::new);
 
   private Answers() {}
 

@@ -19,7 +19,7 @@ public final class Status {
 
   /** One who waits; the mode is write, read or upgrade. Longest is how long it waits at most, zero without a limit. */
   public record Waiter(String token, String mode, Duration waiting, Duration longest, String metadata, int limit,
-      String channel, String tag) {}
+      String channel) {}
 
   /** A lock that is waited for; next is the token at the front, held is of the oldest hold. */
   public record Queue(String key, int waiters, int writers, Duration longestWait, String next, Mode mode, int readers,
@@ -71,8 +71,7 @@ public final class Status {
     List<Holder> holders = f.list("holders").stream().map(h -> new Holder(h.text("token"), h.number("fence"),
         h.time("pttl"), h.time("held-ms"), h.text("meta"))).toList();
     List<Waiter> queue = f.list("queue").stream().map(w -> new Waiter(w.text("token"), w.text("mode"),
-        w.time("waiting-ms"), w.time("timeout-ms"), w.text("meta"), w.count("limit"), w.text("channel"), w.text("tag")))
-        .toList();
+        w.time("waiting-ms"), w.time("timeout-ms"), w.text("meta"), w.count("limit"), w.text("channel"))).toList();
     return new Info(f.mode(), f.count("readers"), f.count("waiters"), f.number("fence"), f.time("pttl"), holders, queue);
   }
 

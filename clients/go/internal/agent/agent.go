@@ -1,6 +1,6 @@
-// Command agent plays the operations of the conformance scenarios with this library. It reads one JSON object
-// a line and writes one a line.
-package main
+// Package agent plays the operations of the conformance scenarios with this library. It reads one JSON object a line and
+// writes one a line.
+package agent
 
 import (
 	"bufio"
@@ -10,23 +10,33 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"time"
 
 	"slock.example/go"
 	"slock.example/go/slocktest"
 )
 
-func main() {
+// Client is the program's client of a Redis client library.
+type Client struct {
+	Transport slock.Transport
+	// FillPool has each connection of its pool wait for a key for a time.
+	FillPool func(key string, duration time.Duration)
+}
+
+// Main plays what it reads, over the clients that are opened. If open is nil they are those of go-redis.
+func Main(open func(r Request) (Client, error)) {
 	a := &agent{
-		out:     json.NewEncoder(os.Stdout),
-		locks:   map[string]*opened{},
-		holds:   map[string]*slock.Hold{},
-		running: map[int64]context.CancelFunc{},
-		memory:  map[string]*slocktest.Server{},
+		openClient: open,
+		out:        json.NewEncoder(os.Stdout),
+		locks:      map[string]*opened{},
+		holds:      map[string]*slock.Hold{},
+		running:    map[int64]context.CancelFunc{},
+		memory:     map[string]*slocktest.Server{},
 	}
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		var r request
+		var r Request
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			fmt.Fprintln(os.Stderr, "not understood:", lines.Text(), err)
 			os.Exit(1)
@@ -36,6 +46,8 @@ func main() {
 }
 
 type agent struct {
+	openClient func(r Request) (Client, error)
+
 	mu      sync.Mutex
 	out     *json.Encoder
 	locks   map[string]*opened
@@ -45,7 +57,7 @@ type agent struct {
 }
 
 // start runs an operation, whatever else is running.
-func (a *agent) start(r request) {
+func (a *agent) start(r Request) {
 	ctx, cancel := context.WithCancel(context.Background())
 	a.mu.Lock()
 	a.running[r.ID] = cancel
@@ -64,7 +76,7 @@ func (a *agent) start(r request) {
 	}()
 }
 
-func (a *agent) perform(ctx context.Context, r request) (any, error) {
+func (a *agent) perform(ctx context.Context, r Request) (any, error) {
 	switch r.Op {
 	case "open":
 		return a.open(r)

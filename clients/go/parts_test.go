@@ -1,0 +1,83 @@
+package slock
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestValidityIsCounted(t *testing.T) {
+	if got := counted(10 * time.Second); got != 10*time.Second-11*time.Millisecond {
+		t.Error(got)
+	}
+	q := quorum{settings: &settings{driftFactor: 0.01}}
+	if got := q.counted(10 * time.Second); got != 9898*time.Millisecond {
+		t.Error(got)
+	}
+	l := lease{ttl: time.Minute, counted: counted}
+	l.grant(Write, grant{1, 1000})
+	until := l.until
+	l.lengthen(1000, time.Second) // an extension to less
+	if l.until != until || l.ttl != time.Minute {
+		t.Error("it was shortened")
+	}
+}
+
+// extended replies to each extension as it is told, after the lease has changed.
+type extended struct {
+	keeper
+	number int64
+	before func()
+}
+
+func (k extended) extend(context.Context, time.Time, owner, extension) (answer, error) {
+	k.before()
+	return answer{number: k.number, sent: now()}, nil
+}
+
+func (k extended) end(context.Context, owner, int64, time.Duration) (bool, error) { return true, nil }
+
+// A reply to an extension counts for the fence that it named: a change of mode gives another one meanwhile.
+func TestAnswersCountForTheirFence(t *testing.T) {
+	l := newLocks(nil, []Option{NoRenewal()})
+	l.backend, l.counted = &quorum{}, counted
+	r := l.Read("job")
+	h := l.hold(t.Context(), &r, nil, newOwner(r.keys, "", ""), grant{7, now()})
+	h.keeper = extended{number: 0, before: func() { h.lease.grant(Write, grant{8, now()}) }}
+	if err := h.Extend(t.Context(), time.Minute); err != nil || h.Mode() != Write {
+		t.Error(err, h.Mode())
+	}
+	h.keeper = extended{number: 0, before: func() {}}
+	if err := h.Extend(t.Context(), time.Minute); !errors.Is(err, ErrLost) {
+		t.Error(err)
+	}
+}
+
+func TestChannelsAreInTheSlotOfTheirKey(t *testing.T) {
+	if got := slotOf("123456789"); got != 0x31c3 { // by the Redis Cluster specification
+		t.Error(got)
+	}
+	l := listener{server: &server{topology: Topology{Cluster: true}}}
+	for _, key := range []string{"job", "{user}:job", "a{}b", "a{b", "a}b", "}", "{a}{b}", "}{x}"} {
+		slot := l.slot(key)
+		name := l.name(slot, key)
+		if slotOf(hashTag(name)) != slot || !strings.Contains(name, "}.waits:") {
+			t.Error(key, name)
+		}
+	}
+}
+
+func TestMessages(t *testing.T) {
+	for text, want := range map[string]string{"7 tag": "tag 7", "0 tag": "tag 0", "-DEADLOCK tag": "tag 0 DEADLOCK"} {
+		tag, number, err := readMessage(text)
+		got := strings.TrimSpace(tag + " " + string(rune('0'+number)) + " " + code(err))
+		if got != want {
+			t.Error(text, got)
+		}
+	}
+	if _, _, err := readMessage("no message"); err == nil {
+		t.Error("it was understood")
+	}
+}

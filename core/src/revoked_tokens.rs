@@ -1,0 +1,113 @@
+//! Revoked tokens: tokens that get no new hold of a lock for a while, because their owners have ended the acquisition.
+//!
+//! A command that such an owner sent earlier may still be on its way. If it arrives after `MUNLOCK … REFUSE`, it is
+//! refused here, so that nobody is granted a lock that nobody waits for any more.
+//!
+//! This file knows databases, names, tokens and the monotonic clock, nothing else. It is this server's alone:
+//! neither stored nor replicated. It goes by the number of the database and the name, as the queues do: commands
+//! on their way go by these too, whatever `FLUSHALL` or `SWAPDB` do to the data.
+//!
+//! The table has a fixed size and keeps a hash of 64 bits for each lock and token, keyed at random, so that nobody can
+//! choose names that collide. If two ever did, a request would be refused that need not be; none would be granted
+//! that must not be.
+
+use std::hash::BuildHasher;
+
+#[cfg(not(test))]
+use hashbrown::DefaultHashBuilder as RandomKey;
+
+use crate::ids::LockIdRef;
+use crate::time::Timestamp;
+
+/// In tests the key is always the same, so that a history can be played again.
+#[cfg(test)]
+type RandomKey = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
+
+/// How many entries the table has.
+pub(crate) const ENTRIES: usize = 1 << 16;
+
+/// See the file.
+#[derive(Debug, Default)]
+pub struct RevokedTokens {
+    hasher: RandomKey,
+    /// An entry's position is in the lowest bits of its hash. Allocated when the first token is revoked.
+    table: Vec<Entry>,
+    /// How many entries were overwritten by others before their time was up.
+    pub overwritten: u64,
+}
+
+/// A token that is revoked for one lock. 16 bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    /// Of the database, the name and the token.
+    hash: u64,
+    /// When it ends, in milliseconds of the monotonic clock, shifted left by one. The lowest bit says whether the
+    /// token lost a hold of this lock when it was revoked.
+    end: u64,
+}
+
+impl Entry {
+    fn new(hash: u64, end_ms: u64, is_released: bool) -> Self {
+        Self { hash, end: end_ms << 1 | u64::from(is_released) }
+    }
+
+    fn end_ms(self) -> u64 {
+        self.end >> 1
+    }
+
+    fn is_released(self) -> bool {
+        self.end & 1 == 1
+    }
+}
+
+impl RevokedTokens {
+    /// Revokes the token for this lock for `ms`, or until a later moment that was said before. `is_released` says
+    /// whether the token has just lost a hold there; returns whether it has lost one since it was revoked first.
+    pub(crate) fn revoke(
+        &mut self,
+        lock: LockIdRef<'_>,
+        token: &[u8],
+        now: Timestamp,
+        ms: u64,
+        is_released: bool,
+    ) -> bool {
+        let end_ms = now.monotonic_ms().saturating_add(ms);
+        if self.table.is_empty() {
+            self.table = vec![Entry::default(); ENTRIES];
+        }
+        let hash = self.hasher.hash_one((lock, token));
+        let entry = &mut self.table[hash as usize % ENTRIES];
+        let mut new = Entry::new(hash, end_ms, is_released);
+        if entry.end_ms() > now.monotonic_ms() {
+            if entry.hash == hash {
+                new = Entry::new(hash, end_ms.max(entry.end_ms()), is_released | entry.is_released());
+            } else {
+                self.overwritten += 1;
+            }
+        }
+        *entry = new;
+        new.is_released()
+    }
+
+    /// For how many milliseconds from now the token is revoked for this lock, if it is.
+    pub(crate) fn left_ms(&self, lock: LockIdRef<'_>, token: &[u8], now: Timestamp) -> Option<u64> {
+        if self.table.is_empty() {
+            return None;
+        }
+        let hash = self.hasher.hash_one((lock, token));
+        let entry = self.table[hash as usize % ENTRIES];
+        let left_ms = entry.end_ms().checked_sub(now.monotonic_ms());
+        left_ms.filter(|left_ms| *left_ms > 0 && entry.hash == hash)
+    }
+}
+
+#[cfg(test)]
+impl RevokedTokens {
+    /// For how many milliseconds from now the token is revoked for this lock, if it is, and whether it has lost a hold
+    /// of it by that.
+    pub(crate) fn described(&self, lock: LockIdRef<'_>, token: &[u8], now: Timestamp) -> Option<(u64, bool)> {
+        let left_ms = self.left_ms(lock, token, now)?;
+        let hash = self.hasher.hash_one((lock, token));
+        Some((left_ms, self.table[hash as usize % ENTRIES].is_released()))
+    }
+}
