@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 from slock_client._clock import now
 from slock_client._transport import Call, Link, NoReply, Work
 
-_SURELY = 2.0  # seconds that a connection and a command take at most
-
 _log = logging.getLogger("slock_client")
 T = TypeVar("T")
 
@@ -84,15 +82,12 @@ class Tasks:
         await asyncio.sleep(max(0.0, duration))
 
     async def call(self, link: Link, call: Call, until: float) -> list[Any]:
-        lanes = self._lanes.get(link)
-        if lanes is None:
-            lanes = self._lanes[link] = _Lanes(self, link)
-        if lanes.is_free and not call.then and until - now() > _SURELY:
-            return await lanes.send(call)
+        if link not in self._lanes:
+            self._lanes[link] = _Lanes(self, link)
         reply: asyncio.Future[list[Any]] = self._loop.create_future()
         timer = self._loop.call_later(max(0.0, until - now()), _expire, reply)
         try:
-            lanes.add(_Waiting(call, reply))
+            self._lanes[link].add(_Waiting(call, reply))
             return await reply
         finally:
             timer.cancel()
@@ -129,25 +124,9 @@ class _Lanes:
             self._tasks.spawn(lambda: self._send([one], [one.call.words, one.call.then]))
             return
         self._queue.append(one)
-        self._begin()
-
-    def _begin(self) -> None:
-        if self._queue and self._running < self._link.lanes and not self._is_starting:
+        if self._running < self._link.lanes and not self._is_starting:
             self._is_starting = True
             self._tasks.spawn(self._run)
-
-    @property
-    def is_free(self) -> bool:
-        return self._running < self._link.lanes and not self._queue
-
-    async def send(self, call: Call) -> list[Any]:
-        """Sends a call for which nobody has to wait. If its caller is cancelled, the connection is closed."""
-        self._running += 1
-        try:
-            return await self._link.send(call.key, [call.words])
-        finally:
-            self._running -= 1
-            self._begin()
 
     async def _run(self) -> None:
         self._is_starting = False
