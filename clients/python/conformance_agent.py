@@ -66,9 +66,7 @@ class Events:
         self.hooks = slock_client.Hooks(
             waited=lambda label, _, outcome: self._add(event="waited", label=label, outcome=outcome),
             held=lambda label, _: self._add(event="held", label=label),
-            lost=lambda label, error: self._add(
-                event="lost", label=label, keys=list(error.keys), reason=error.reason
-            ),
+            lost=lambda label, error: self._add(event="lost", label=label, keys=list(error.keys), reason=error.reason),
             renewal_failed=lambda label, error: self._add(event="renewal failed", label=label, error=str(error)),
             release_failed=lambda label, error: self._add(event="release failed", label=label, error=str(error)),
         )
@@ -373,10 +371,7 @@ class Operations:
                 await work()
                 times[work].append(time.perf_counter() - began)
         await settled(locks.close())
-        return {
-            "client_us": statistics.median(times[library]) * 1e6,
-            "raw_us": statistics.median(times[raw]) * 1e6,
-        }
+        return {"client_us": statistics.median(times[library]) * 1e6, "raw_us": statistics.median(times[raw]) * 1e6}
 
     async def pairs(self, opened: Opened, fields: dict[str, Any]) -> Any:
         return await self._compare(opened, fields, lambda number: f"pairs:{number}")
@@ -412,10 +407,7 @@ class Operations:
                     times[work].append(time.perf_counter() - began)
         await settled(locks.close())
         await settled(getattr(client, "aclose", client.close)())
-        return {
-            "library_us": statistics.median(times[library]) * 5e6,
-            "raw_us": statistics.median(times[raw]) * 5e6,
-        }
+        return {"library_us": statistics.median(times[library]) * 5e6, "raw_us": statistics.median(times[raw]) * 5e6}
 
 
 def raw_token() -> str:

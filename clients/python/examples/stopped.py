@@ -65,7 +65,7 @@ def main(port: int) -> None:
         print(here.recv())
         print(here.recv())
     worker.join()
-    print("the result is:", client.get("example:{job}:result").decode())
+    print("the result is:", client.get("example:{job}:result"))
 
 
 if __name__ == "__main__":

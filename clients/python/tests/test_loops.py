@@ -180,9 +180,13 @@ print("done")
 def test_gevent_patched_before_or_after_the_import(server: Server, patched: str) -> None:
     pytest.importorskip("gevent")
     patch = "from gevent import monkey; monkey.patch_all()"
-    code = GEVENT.format(before="", after="", **{}) if False else GEVENT.replace(
-        "{before}", patch if patched == "before" else ""
-    ).replace("{after}", patch if patched == "after" else "")
+    code = (
+        GEVENT.format(before="", after="", **{})
+        if False
+        else GEVENT.replace("{before}", patch if patched == "before" else "").replace(
+            "{after}", patch if patched == "after" else ""
+        )
+    )
     run = [sys.executable, "-W", "ignore", "-c", code, str(server.port), SOURCE]
     done = subprocess.run(run, capture_output=True, text=True, timeout=40)
     assert done.stdout == "done\n", done.stderr

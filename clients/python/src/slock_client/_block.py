@@ -12,7 +12,9 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
 
 
 class Block:
@@ -58,13 +60,13 @@ def left(owner: Any) -> Block:
     return block  # type: ignore[no-any-return]
 
 
-class Exit:
+class Exit(Generic[T]):
     """`__exit__` or `__aexit__`. `leave` takes the object, the block, and the three arguments."""
 
-    def __init__(self, leave: Callable[..., Any]) -> None:
+    def __init__(self, leave: Callable[..., T]) -> None:
         self._leave = leave
 
-    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+    def __get__(self, owner: Any, kind: type | None = None) -> Callable[..., T]:
         if owner is None:
             return self
         block = Block(owner)
@@ -73,11 +75,11 @@ class Exit:
         _entering[threading.get_ident()] = block
         return leave
 
-    def __call__(self, owner: Any, *arguments: Any) -> Any:
+    def __call__(self, owner: Any, *arguments: Any) -> T:
         """As a function of the class, as `ExitStack` calls it."""
         return self._leave(owner, left(owner), *arguments)
 
-    def _called(self, owner: Any, block: Block, *arguments: Any) -> Any:
+    def _called(self, owner: Any, block: Block, *arguments: Any) -> T:
         if block.hold is None:  # it was looked up after the block began
             _entering.pop(threading.get_ident(), None)
             block = left(owner)

@@ -8,6 +8,4 @@ from functools import partial
 
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
-now: Callable[[], float] = (
-    time.monotonic if _BOOTTIME is None else partial(time.clock_gettime, _BOOTTIME)
-)  # seconds
+now: Callable[[], float] = time.monotonic if _BOOTTIME is None else partial(time.clock_gettime, _BOOTTIME)  # seconds

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable
-from typing import Any, ClassVar, NoReturn
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, TypeVar
 
+from slock_client import _sync
 from slock_client._block import Block, Exit, entered
 from slock_client._clock import now
 from slock_client._hold import HoldBase
@@ -15,9 +16,14 @@ from slock_client._locks import LocksBase
 from slock_client._options import LEAST_TTL, Duration, Options, seconds
 from slock_client._protocol import Owner, word
 from slock_client._transport import Call, run
+from slock_client.asyncio import _asyncio
 from slock_client.errors import LostError, NoAnswerError, NotHeldError, TimedOutError
 
 _log = logging.getLogger("slock_client")
+T = TypeVar("T")
+
+
+_all: weakref.WeakKeyDictionary[Any, LocksBase] = weakref.WeakKeyDictionary()  # of each client, as long as it lives
 
 
 class _Owner:
@@ -37,9 +43,7 @@ class DropIn:
     watchdog_ttl: ClassVar[Duration] = 10.0
     """How long a lock without a `timeout` lives after its last renewal, in seconds. A subclass may change it."""
 
-    _errors: ClassVar[Any]  # the exceptions of the library
-    _all: ClassVar[weakref.WeakKeyDictionary[Any, LocksBase]]  # one `Locks` for each client, as long as it lives
-    _locks_of: ClassVar[Callable[[Any], LocksBase]]
+    _kind: ClassVar[type[LocksBase]]
     redis: Any  # the client
     name: Any
     timeout: float | None
@@ -63,8 +67,13 @@ class DropIn:
 
     def _locks(self) -> LocksBase:
         client = self._client()
-        known = self._all.get(client)
-        return known or self._all.setdefault(client, type(self)._locks_of(client))
+        known = _all.get(client)
+        return known or _all.setdefault(client, self._kind(client))
+
+    @property
+    def _errors(self) -> Any:
+        """The exceptions of the library."""
+        return self._locks()._transports[0].library.exceptions  # type: ignore[attr-defined]
 
     def _client(self) -> Any:
         return getattr(self, "redis", None) or self.valkey  # type: ignore[attr-defined]
@@ -99,11 +108,9 @@ class DropIn:
         options.change({"ttl": options.ttl})
         locks = self._locks()
         try:
-            lease = await locks._engine().acquire((self._key,), "write", options, is_try)
+            lease = await self._replied(locks._engine().acquire((self._key,), "write", options, is_try))
         except TimedOutError:
             return False
-        except NoAnswerError as error:
-            self._raise_base(error)
         if lease is None:
             return False
         self.local.hold = HoldBase(locks, lease, alive)
@@ -111,13 +118,7 @@ class DropIn:
         return True
 
     async def _locked(self) -> bool:
-        return (await self._ask_info()).mode != "free"
-
-    async def _ask_info(self) -> Any:
-        try:
-            return await self._locks()._info(self._key)
-        except NoAnswerError as error:
-            self._raise_base(error)
+        return (await self._replied(self._locks()._info(self._key))).mode != "free"
 
     async def _owned(self) -> bool:
         token = self.local.token
@@ -130,25 +131,19 @@ class DropIn:
     async def _left(self, token: bytes) -> int:
         """How many milliseconds the token still holds the lock; negative: it does not."""
         key = self._locks()._key(self._key)
-        try:
-            left = await self._locks()._engine().query(Call(key, ("SLOCK.PTTL", word(key), token)))
-        except NoAnswerError as error:
-            self._raise_base(error)
-        return int(left)
+        return int(await self._replied(self._locks()._engine().query(Call(key, ("SLOCK.PTTL", word(key), token)))))
 
     async def _release(self, token: bytes) -> None:
         """Releases what the token holds. It may be repeated after a cancellation."""
         hold, locks = self.local.hold, self._locks()
         try:
             if hold is None or hold.token != self._text(token):
-                is_held = await locks._release(self._key, self._text(token)) > 0
+                is_held = await self._replied(locks._release(self._key, self._text(token))) > 0
             elif hold._lease.state == "over":
-                is_held = await hold._keeper().end(hold._lease.owner, hold._lease.named(), 0)
+                is_held = await self._replied(hold._keeper().end(hold._lease.owner, hold._lease.named(), 0))
             else:
-                await hold._release()
+                await self._replied(hold._release())
                 is_held = True
-        except NoAnswerError as error:
-            self._raise_base(error)
         except LostError as loss:
             raise self._not_owned("release") from loss
         except NotHeldError:
@@ -166,10 +161,7 @@ class DropIn:
             lease.until = min(lease.until, now() + ttl)
         engine = locks._engine()
         call = owner.end(fence) if ttl < 0.001 else owner.extend(ttl, fence, only_lengthens=False)
-        try:
-            answer = await engine.servers[0].ask((self._key,), locks._limits.retry_for, call)
-        except NoAnswerError as error:
-            self._raise_base(error)
+        answer = await self._replied(engine.servers[0].ask((self._key,), locks._limits.retry_for, call))
         if not answer.number and (ttl >= 0.001 or answer.copies == 1):
             raise self._not_owned(verb)
         if lease is not None:
@@ -204,12 +196,15 @@ class DropIn:
     def _not_owned(self, verb: str) -> Exception:
         return self._error(f"Cannot {verb} a lock that's no longer owned", "LockNotOwnedError")
 
-    def _raise_base(self, error: NoAnswerError) -> NoReturn:
-        """The error of the library that an answer is missing."""
-        cause = error.__cause__
-        if isinstance(cause, (self._errors.ConnectionError, self._errors.TimeoutError)):
-            raise cause from error
-        raise self._errors.TimeoutError(str(error)) from error
+    async def _replied(self, work: Awaitable[T]) -> T:
+        """The result of the work. If there was no reply, it raises the error of the library."""
+        try:
+            return await work
+        except NoAnswerError as error:
+            cause = error.__cause__
+            if cause is not None and isinstance(cause, (self._errors.ConnectionError, self._errors.TimeoutError)):
+                raise cause from error
+            raise self._errors.TimeoutError(str(error)) from error
 
     def _check_acquired(self) -> bytes:
         token: bytes | None = self.local.token
@@ -232,6 +227,8 @@ class DropIn:
 
 class SyncDropIn(DropIn):
     """The synchronous half."""
+
+    _kind = _sync.Locks
 
     def acquire(
         self,
@@ -296,6 +293,8 @@ class SyncDropIn(DropIn):
 
 class AsyncDropIn(DropIn):
     """The asyncio half."""
+
+    _kind = _asyncio.Locks
 
     async def acquire(
         self, blocking: bool | None = None, blocking_timeout: float | None = None, token: Any = None

@@ -102,9 +102,7 @@ class Engine:
         grant = await acquire(server, owner, call, options, limits, is_try)
         return None if grant is None else self._hold(OneServer(self.servers), owner, mode, options, metadata, grant)
 
-    def _hold(
-        self, keeper: Keeper, owner: Owner, mode: Mode, options: Options, metadata: str, grant: Grant
-    ) -> Lease:
+    def _hold(self, keeper: Keeper, owner: Owner, mode: Mode, options: Options, metadata: str, grant: Grant) -> Lease:
         quorum = self._settings.quorum
         lease = Lease(
             *(keeper, owner, options, mode, quorum.counted if quorum else counted),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
+from slock_client._acquisition import Limits
 from slock_client._clock import now
 from slock_client._engine import Engine
 from slock_client._lease import Keeper, Lease, reference
 from slock_client._mode import Downgrade, Upgrade
-from slock_client._acquisition import Limits
 from slock_client._options import Duration, Mode, check_ttl, seconds
 from slock_client._quorum import Votes
 from slock_client.errors import LostError, NoAnswerError, NotHeldError, QuorumMissedError, Reason, TimedOutError
@@ -163,4 +163,3 @@ class HoldBase:
         finally:
             lease.watchers.remove(notice)
         return lease.state == "lost"
-

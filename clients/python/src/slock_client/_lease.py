@@ -31,15 +31,19 @@ class Keeper(Protocol):
 
     async def extend(self, owner: Owner, ttl: float, fence: int, options: Options, until: float) -> Answer:
         """Sends one extension. The number is 0 if the hold is gone. A fence of 0 means whatever the token holds."""
+        ...
 
     async def end(self, owner: Owner, fence: int, after: float) -> bool:
         """Releases, or has the hold end after so many seconds. Tells whether it was still there."""
+        ...
 
     def drop(self, owner: Owner, fence: int) -> None:
         """Releases in the background."""
+        ...
 
     def over(self, servers: Sequence[Server]) -> Keeper:
         """The same for a caller in another event loop, which has other connections."""
+        ...
 
 
 class Phase:
@@ -60,7 +64,8 @@ class Lease:
         report: Report,
         phase: Phase,
     ) -> None:
-        self.keeper, self.owner, self.options, self.mode = keeper, owner, options, mode
+        self.keeper, self.owner, self.options = keeper, owner, options
+        self.mode: Mode = mode
         self._counted, self.report, self._phase = counted, report, phase
         self.metadata = ""
         self.label = options.label or owner.names[0]

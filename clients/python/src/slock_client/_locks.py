@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slock_client import info
 from slock_client._acquisition import Limits
 from slock_client._engine import Engine, Settings
 from slock_client._lease import Lease
-from slock_client._options import Duration, Mode, Options, check_keys, seconds
+from slock_client._options import Duration, Mode, Options, RequestOptions, check_keys, seconds
 from slock_client._protocol import word
 from slock_client._quorum import QuorumSettings, check
 from slock_client._redis import RedisTransport
@@ -17,7 +17,8 @@ from slock_client._transport import Call, Runtime, Transport
 from slock_client.hooks import Hooks, Report
 from slock_client.polling import Exponential, Strategy
 
-DEFAULT_POLL = Exponential(0.02, 0.25)
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class LocksBase:
@@ -28,17 +29,19 @@ class LocksBase:
 
     def __init__(
         self,
-        clients: Iterable[Any],
-        prefix: str,
-        retry_for: Duration,
-        retry_wait_for: Duration,
-        hooks: Hooks | None,
-        defaults: dict[str, Any],
+        client: Any,
+        *,
+        prefix: str = "",
+        retry_for: Duration = 3,
+        retry_wait_for: Duration = 60,
+        hooks: Hooks | None = None,
+        **defaults: Unpack[RequestOptions],
     ) -> None:
         self._limits = Limits(seconds(retry_for, "retry_for"), seconds(retry_wait_for, "retry_wait_for"))
-        self._defaults = Options().change(defaults)
+        self._defaults = Options().change(dict(defaults))
         self._settings = Settings(prefix, self._limits, Report(hooks or Hooks()), self._quorum)
-        self._transports: list[Transport] = [transport_of(client, self._is_async) for client in clients]
+        clients = [client] if self._quorum is None else client
+        self._transports: list[Transport] = [transport_of(one, self._is_async) for one in clients]
         self._engines: dict[Any, Engine] = {}
 
     def _engine(self) -> Engine:
@@ -74,6 +77,38 @@ class LocksBase:
             engine.wake_all()
 
 
+class QuorumBase(LocksBase):
+    """Locks on several independent servers, each with a client: not replicas or nodes of one another. Their number
+    should be odd. A hold counts while a majority of the servers has it.
+
+    It polls, by the strategy `poll`. `node_timeout` is how long it waits for one node: by default a twentieth of the
+    ttl, at least 50 ms and at most `retry_for`; always less than the ttl. `drift_factor` is the part of the ttl that
+    does not count, because clocks run at different speeds. With `fail_fast` an attempt ends as soon as the majority is
+    out of reach.
+    """
+
+    def __init__(
+        self,
+        clients: Iterable[Any],
+        *,
+        node_timeout: Duration | None = None,
+        drift_factor: float = 0.01,
+        fail_fast: bool = False,
+        poll: Strategy = Exponential(0.02, 0.25),  # noqa: B008 -- it has no state
+        prefix: str = "",
+        retry_for: Duration = 3,
+        retry_wait_for: Duration = 60,
+        hooks: Hooks | None = None,
+        **defaults: Unpack[RequestOptions],
+    ) -> None:
+        clients = list(clients)
+        check(len(clients), drift_factor)
+        timeout = None if node_timeout is None else seconds(node_timeout, "node_timeout")
+        self._quorum = QuorumSettings(timeout, drift_factor, fail_fast, poll)
+        limits: Any = {"retry_for": retry_for, "retry_wait_for": retry_wait_for}
+        super().__init__(clients, prefix=prefix, hooks=hooks, **limits, **defaults)
+
+
 class RequestBase:
     """What is wanted: keys, a mode and options. It may be used many times, also at once."""
 
@@ -90,8 +125,11 @@ class RequestBase:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.mode} {', '.join(self.keys)}>"
 
-    async def _acquire(self, is_try: bool) -> Lease | None:
-        return await self._locks._engine().acquire(self.keys, self.mode, self._options, is_try)  # type: ignore[no-any-return]
+    async def _acquire(self) -> Lease:
+        return await self._locks._engine().acquire(self.keys, self.mode, self._options, False)  # type: ignore[no-any-return]
+
+    async def _try(self) -> Lease | None:
+        return await self._locks._engine().acquire(self.keys, self.mode, self._options, True)  # type: ignore[no-any-return]
 
 
 def names_of(keys: str | Iterable[str]) -> tuple[str, ...]:
@@ -104,12 +142,3 @@ def transport_of(client: Any, is_async: bool) -> Transport:
     """That of the client. `slock_client.testing` has one of its own."""
     make = getattr(client, "slock_transport", None)
     return RedisTransport(client, is_async) if make is None else make(is_async)
-
-
-def quorum_settings(
-    count: int, node_timeout: Duration | None, drift_factor: float, fail_fast: bool, poll: Strategy
-) -> QuorumSettings:
-    check(count, drift_factor)
-    timeout = None if node_timeout is None else seconds(node_timeout, "node_timeout")
-    return QuorumSettings(timeout, drift_factor, fail_fast, poll)
-

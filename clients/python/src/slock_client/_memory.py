@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from slock_client._transport import ServerError
@@ -54,20 +56,24 @@ _TIMES = {"WAIT": "wait", "REFUSE": "refuse"}
 _FLAGS = {"XX": "is_exact", "GT": "only_lengthens"}
 
 
+def _text(word: Any) -> str:
+    return word.decode("utf-8", "surrogateescape") if isinstance(word, bytes) else str(word)
+
+
 def _parse(name: str, words: list[Any]) -> _Asked:
     count = int(words.pop(0)) if name.startswith("M") else 1
-    asked = _Asked(keys=[str(word) for word in words[:count]])
+    asked = _Asked(keys=[_text(word) for word in words[:count]])
     rest = words[count:]
     if name == "INFO":
         return asked
-    asked.token = str(rest.pop(0))
+    asked.token = _text(rest.pop(0))
     asked.mode = "upgrade" if name == "UPGRADE" else "read" if "RLOCK" in name else "write"
     if not name.endswith("UNLOCK") and name not in ("CANCEL", "PTTL"):
         asked.ttl = int(rest.pop(0)) / 1000
         if not 0 < asked.ttl <= 86400:
             raise ServerError("ERR the ttl must be 1 to 86400000 ms")
     while rest:
-        option = str(rest.pop(0)).upper()
+        option = _text(rest.pop(0)).upper()
         if option in _FLAGS:
             setattr(asked, _FLAGS[option], True)
         elif option in _NUMBERS:
@@ -75,9 +81,9 @@ def _parse(name: str, words: list[Any]) -> _Asked:
         elif option in _TIMES:
             setattr(asked, _TIMES[option], int(rest.pop(0)) / 1000)
         elif option == "META":
-            asked.meta = str(rest.pop(0))
+            asked.meta = _text(rest.pop(0))
         elif option == "NOTIFY":
-            asked.channel, asked.tag = str(rest.pop(0)), str(rest.pop(0))
+            asked.channel, asked.tag = _text(rest.pop(0)), _text(rest.pop(0))
         else:
             raise ServerError(f"ERR unknown option '{option}'")
     return asked
@@ -252,7 +258,7 @@ class State:
             hold = self._find(key, asked.token, asked.fence)
             is_released = hold is not None and mode in ("", self._locks[key].mode)
             if is_released:
-                self._remove(key, lambda one, hold=hold: one is hold)
+                self._remove(key, partial(operator.is_, hold))
             if asked.refuse:
                 is_released = is_released or self._ended.get((key, asked.token), (0, False))[1]
                 self._ended[key, asked.token] = (time.time() + asked.refuse, is_released)

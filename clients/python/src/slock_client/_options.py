@@ -17,7 +17,20 @@ Duration = float | timedelta
 LEAST_TTL = 0.002  # A hold counts as valid for a little more than 1 ms less than its ttl.
 
 
-class RequestOptions(TypedDict, total=False):
+class HoldOptions(TypedDict, total=False):
+    """Those of `RequestOptions` that a hold has after its grant."""
+
+    ttl: Duration
+    metadata: str
+    renew: bool
+    max_hold: Duration | None
+    at_least: Duration
+    min_replicas: int
+    replica_timeout: Duration
+    label: str
+
+
+class RequestOptions(HoldOptions, total=False):
     """Durations are seconds, or a `timedelta`.
 
     - `ttl`: how long a hold lives without a renewal, at least 2 ms. The server counts in milliseconds. Default: 10 s.
@@ -37,16 +50,8 @@ class RequestOptions(TypedDict, total=False):
     - `label`: the name of the request for hooks and the log. Default: the first key.
     """
 
-    ttl: Duration
     wait: Duration | None
-    metadata: str
-    renew: bool
-    max_hold: Duration | None
-    at_least: Duration
     token: str | None
-    min_replicas: int
-    replica_timeout: Duration
-    label: str
 
 
 class ReadOptions(RequestOptions, total=False):

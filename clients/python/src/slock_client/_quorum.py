@@ -113,7 +113,8 @@ class Votes:
     def __init__(
         self, servers: Sequence[Server], settings: QuorumSettings, owner: Owner, mode: Mode, options: Options
     ) -> None:
-        self._settings, self._owner, self._mode, self._options = settings, owner, mode, options
+        self._settings, self._owner, self._options = settings, owner, options
+        self._mode: Mode = mode
         self.servers = servers
         self._votes = [_Vote(server) for server in servers]
         self._io = servers[0].io

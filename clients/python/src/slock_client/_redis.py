@@ -135,7 +135,7 @@ class RedisTransport:
     def listener(self, where: Any, manager: Any) -> Any:
         """A client for subscriptions at a node of a cluster, a Sentinel, or else the primary. It sends PING now and
         then, so that a proxy does not take its connection for idle."""
-        alive = {"health_check_interval": 5}
+        alive: dict[str, Any] = {"health_check_interval": 5}
         if where is None:
             return self.kind(connection_pool=self._primary(manager, **alive))
         return self.sentinel(where[1], **alive) if where[0] == "Sentinel" else self.of_node(*where, **alive)

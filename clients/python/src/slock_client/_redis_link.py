@@ -131,9 +131,10 @@ class RedisLink:
         return [self._of.reply_of(reply) if isinstance(reply, Exception) else reply for reply in replies]
 
     async def _discard(self, client: Any) -> None:
+        if client is None:
+            return
         try:
-            if client is not None:
-                await settled(getattr(client, "aclose", client.close)())
+            await settled(getattr(client, "aclose", client.close)())
             if hasattr(client, "connection_pool"):
                 await settled(client.connection_pool.disconnect())
         except self._of.failures:

@@ -78,9 +78,7 @@ class Server:
             reply = 0  # as if it were gone
         return Answer(reply if isinstance(reply, int) else 0, sent)
 
-    async def ask(
-        self, names: tuple[str, ...], limit: float, call: Call, explain: Explain = explained
-    ) -> Answer:
+    async def ask(self, names: tuple[str, ...], limit: float, call: Call, explain: Explain = explained) -> Answer:
         """Sends a command until it is answered, for so many seconds."""
         copies = 0
 
@@ -92,11 +90,7 @@ class Server:
         return await self.repeat(names, limit, send, explain)
 
     async def repeat(
-        self,
-        names: tuple[str, ...],
-        limit: float,
-        send: Callable[[float], Awaitable[T]],
-        explain: Explain = explained,
+        self, names: tuple[str, ...], limit: float, send: Callable[[float], Awaitable[T]], explain: Explain = explained
     ) -> T:
         """Sends until there is an answer, for so many seconds. Then it raises `NoAnswerError` about the names."""
         began, failures, last = now(), 0, None

@@ -6,20 +6,17 @@ import inspect
 import os
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from slock_client import info
 from slock_client._block import Block, Exit, entered
 from slock_client._engine import Engine
 from slock_client._hold import HoldBase
-from slock_client._lease import Lease
-from slock_client._locks import DEFAULT_POLL, LocksBase, RequestBase, quorum_settings
-from slock_client._options import Duration, Mode, ReadOptions, RequestOptions
+from slock_client._locks import LocksBase, QuorumBase, RequestBase
+from slock_client._options import Duration, HoldOptions, Mode, ReadOptions, RequestOptions
 from slock_client._threads import Threads
 from slock_client._transport import run
 from slock_client.errors import NotHeldError
-from slock_client.hooks import Hooks
-from slock_client.polling import Strategy
+from slock_client.info import LockInfo, Queue
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,18 +33,6 @@ class Locks(LocksBase):
     comes at all, `retry_wait_for` how long a request that waits survives an outage. All other options are the defaults
     of requests: see `RequestOptions`. It sends nothing.
     """
-
-    def __init__(
-        self,
-        client: Any,
-        *,
-        prefix: str = "",
-        retry_for: Duration = 3,
-        retry_wait_for: Duration = 60,
-        hooks: Hooks | None = None,
-        **defaults: Unpack[RequestOptions],
-    ) -> None:
-        super().__init__([client], prefix, retry_for, retry_wait_for, hooks, dict(defaults))
 
     def _engine(self) -> Engine:
         pid = os.getpid()
@@ -68,7 +53,7 @@ class Locks(LocksBase):
         return Request(self, keys, "read", self._defaults.change(dict(options)))
 
     def adopt(
-        self, keys: str | Iterable[str], token: str, mode: Mode = "write", **options: Unpack[RequestOptions]
+        self, keys: str | Iterable[str], token: str, mode: Mode = "write", **options: Unpack[HoldOptions]
     ) -> Hold:
         """Makes a hold of an owner token that another process took and detached, and renews it from now on. Raises
         `NotHeldError` if the token does not hold all keys in the mode."""
@@ -79,11 +64,11 @@ class Locks(LocksBase):
         how many nodes of a quorum. It is for a token that another process took; a hold has `release`."""
         return run(self._release, keys, token)
 
-    def info(self, key: str) -> info.LockInfo:
+    def info(self, key: str) -> LockInfo:
         """Who holds the lock of the key and who waits for it, all of them."""
         return run(self._info, key)
 
-    def queues(self) -> list[info.Queue]:
+    def queues(self) -> list[Queue]:
         """The locks that are waited for whose names begin with the prefix, on all nodes, the longest wait first."""
         return run(self._queues)
 
@@ -104,33 +89,12 @@ class Locks(LocksBase):
         run(engine.close)
 
 
-class Quorum(Locks):
-    """Locks on several independent servers, each with a client: not replicas or nodes of one another. Their number
-    should be odd. A hold counts while a majority of the servers has it.
+class Quorum(QuorumBase, Locks):
+    __doc__ = QuorumBase.__doc__
 
-    It polls, by the strategy `poll`. `node_timeout` is how long it waits for one node: by default a twentieth of the
-    ttl, at least 50 ms and at most `retry_for`; always less than the ttl. `drift_factor` is the part of the ttl that
-    does not count, because clocks run at different speeds. With `fail_fast` an attempt ends as soon as the majority is
-    out of reach.
-    """
 
-    def __init__(
-        self,
-        clients: Iterable[Any],
-        *,
-        node_timeout: Duration | None = None,
-        drift_factor: float = 0.01,
-        fail_fast: bool = False,
-        poll: Strategy = DEFAULT_POLL,
-        prefix: str = "",
-        retry_for: Duration = 3,
-        retry_wait_for: Duration = 60,
-        hooks: Hooks | None = None,
-        **defaults: Unpack[RequestOptions],
-    ) -> None:
-        clients = list(clients)
-        self._quorum = quorum_settings(len(clients), node_timeout, drift_factor, fail_fast, poll)
-        LocksBase.__init__(self, clients, prefix, retry_for, retry_wait_for, hooks, dict(defaults))
+def _left(_: object, block: Block, kind: object = None, *__: object) -> None:
+    run(block.hold._leave, kind is not None)
 
 
 class Hold(HoldBase):
@@ -173,15 +137,7 @@ class Hold(HoldBase):
             self._lease.alive = block.alive
         return self
 
-    def _left(self, block: Block, kind: object = None, *_: object) -> None:
-        run(block.hold._leave, kind is not None)
-
-    if TYPE_CHECKING:
-
-        def __exit__(self, *_: object) -> None: ...
-
-    else:
-        __exit__ = Exit(_left)
+    __exit__ = Exit(_left)
 
 
 class Request(RequestBase):
@@ -195,32 +151,19 @@ class Request(RequestBase):
         """Waits until the lock is granted, at most for `wait`. Raises `TimedOutError` if others had it until then, and
         `NoAnswerError` if no reply came: for `retry_for` if there never was one, else for `retry_wait_for`. If it
         fails, it leaves neither a hold nor a place in the queue."""
-        return Hold(self._locks, self._got(run(self._acquire, False)))
+        return Hold(self._locks, run(self._acquire))
 
     def try_acquire(self) -> Hold | None:
         """Sends the request once. `None` if others hold the lock or wait for it."""
-        lease = run(self._acquire, True)
+        lease = run(self._try)
         return None if lease is None else Hold(self._locks, lease)
-
-    @staticmethod
-    def _got(lease: Lease | None) -> Lease:
-        assert lease is not None
-        return lease
 
     def __enter__(self) -> Hold:
         block = entered(self)
-        block.hold = Hold(self._locks, self._got(run(self._acquire, False)), block.alive)
+        block.hold = Hold(self._locks, run(self._acquire), block.alive)
         return block.hold  # type: ignore[no-any-return]
 
-    def _left(self, block: Block, kind: object = None, *_: object) -> None:
-        run(block.hold._leave, kind is not None)
-
-    if TYPE_CHECKING:
-
-        def __exit__(self, *_: object) -> None: ...
-
-    else:
-        __exit__ = Exit(_left)
+    __exit__ = Exit(_left)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):

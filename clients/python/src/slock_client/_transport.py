@@ -58,6 +58,7 @@ class Mailbox(Protocol):
 
     async def get(self, timeout: float) -> Any:
         """The next item, or `None` after so many seconds."""
+        ...
 
 
 class Runtime(Protocol):
@@ -67,17 +68,21 @@ class Runtime(Protocol):
 
     def start(self, function: Callable[[], Work]) -> None:
         """Runs a coroutine function that may run for long, in the background."""
+        ...
 
     def spawn(self, function: Callable[[], Work]) -> None:
         """Runs a coroutine function that takes seconds at most, in the background, perhaps after others."""
+        ...
 
     async def apart(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs a coroutine function where no exception of a signal handler can come, and gives its result."""
+        ...
 
     async def pause(self, duration: float) -> None: ...
 
     async def call(self, link: Link, call: Call, until: float) -> list[Any]:
         """The replies to the command and to the one that follows. A reply may be a `ServerError`. Raises `NoReply`."""
+        ...
 
 
 class Link(Protocol):
@@ -88,18 +93,22 @@ class Link(Protocol):
 
     async def send(self, key: str | None, commands: list[Command]) -> list[Any]:
         """The replies to commands for the primary that has the key. A reply may be a `ServerError`. Raises `NoReply`."""
+        ...
 
     async def listen(self, channel: str, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
         """Subscribes to a channel on the primary that has its slot. Does not wait for the server's confirmation.
 
         Calls `changed` when the server has confirmed the subscription, and when a message may have been missed.
         """
+        ...
 
     def leave(self, channel: str) -> None:
         """Ends the subscription, if there is one."""
+        ...
 
     def follow(self, is_wanted: bool) -> None:
         """With Sentinel: whether another primary has to be noticed at once."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -113,3 +122,4 @@ class Transport(Protocol):
 
     def link(self, io: Runtime, switched: Callable[[], None]) -> Link:
         """New connections. `switched` is called when the primary is another one."""
+        ...

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import redis
-import redis.exceptions
 import redis.lock
 
 from slock_client._drop_in import SyncDropIn
-from slock_client._sync import Locks
 
 __all__ = ["Lock", "Redis"]
 
 
-class Lock(SyncDropIn, redis.lock.Lock):  # type: ignore[misc]
+class Lock(SyncDropIn, redis.lock.Lock):
     """A lock of the SLOCK module with the interface of redis-py's. It holds the lock for writing.
 
     Its arguments are those of redis-py. Without a `timeout` it is renewed until it is released, or its owner ends.
     """
-
-    _errors = redis.exceptions
-    _all = weakref.WeakKeyDictionary()
-    _locks_of = staticmethod(Locks)
 
 
 class Redis(redis.Redis):
     """A client whose `lock` is of this module, for programs that cannot give a `lock_class`, such as django-redis."""
 
     def lock(self, *arguments: Any, lock_class: Any = None, **options: Any) -> Any:
-        return super().lock(*arguments, lock_class=lock_class or Lock, **options)
+        return super().lock(*arguments, **{"lock_class": lock_class or Lock, **options})

@@ -6,19 +6,16 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from slock_client import info
 from slock_client._block import Block, Exit, entered
 from slock_client._engine import Engine
 from slock_client._hold import HoldBase
-from slock_client._lease import Lease
-from slock_client._locks import DEFAULT_POLL, LocksBase, RequestBase, quorum_settings
-from slock_client._options import Duration, Mode, ReadOptions, RequestOptions
+from slock_client._locks import LocksBase, QuorumBase, RequestBase
+from slock_client._options import Duration, HoldOptions, Mode, ReadOptions, RequestOptions
 from slock_client.asyncio._tasks import Tasks
 from slock_client.errors import NotHeldError
-from slock_client.hooks import Hooks
-from slock_client.polling import Strategy
+from slock_client.info import LockInfo, Queue
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,18 +33,6 @@ class Locks(LocksBase):
     """
 
     _is_async = True
-
-    def __init__(
-        self,
-        client: Any,
-        *,
-        prefix: str = "",
-        retry_for: Duration = 3,
-        retry_wait_for: Duration = 60,
-        hooks: Hooks | None = None,
-        **defaults: Unpack[RequestOptions],
-    ) -> None:
-        super().__init__([client], prefix, retry_for, retry_wait_for, hooks, dict(defaults))
 
     def _engine(self) -> Engine:
         loop = asyncio.get_running_loop()
@@ -74,7 +59,7 @@ class Locks(LocksBase):
         return Request(self, keys, "read", self._defaults.change(dict(options)))
 
     async def adopt(
-        self, keys: str | Iterable[str], token: str, mode: Mode = "write", **options: Unpack[RequestOptions]
+        self, keys: str | Iterable[str], token: str, mode: Mode = "write", **options: Unpack[HoldOptions]
     ) -> Hold:
         """Makes a hold of an owner token that another process took and detached, and renews it from now on. Raises
         `NotHeldError` if the token does not hold all keys in the mode."""
@@ -85,11 +70,11 @@ class Locks(LocksBase):
         how many nodes of a quorum. It is for a token that another process took; a hold has `release`."""
         return await self._release(keys, token)
 
-    async def info(self, key: str) -> info.LockInfo:
+    async def info(self, key: str) -> LockInfo:
         """Who holds the lock of the key and who waits for it, all of them."""
         return await self._info(key)
 
-    async def queues(self) -> list[info.Queue]:
+    async def queues(self) -> list[Queue]:
         """The locks that are waited for whose names begin with the prefix, on all nodes, the longest wait first."""
         return await self._queues()
 
@@ -110,26 +95,13 @@ class Locks(LocksBase):
         await engine.close()
 
 
-class Quorum(Locks):
-    """Locks on several independent servers. See `slock_client.Quorum`."""
+class Quorum(QuorumBase, Locks):
+    __doc__ = QuorumBase.__doc__
 
-    def __init__(
-        self,
-        clients: Iterable[Any],
-        *,
-        node_timeout: Duration | None = None,
-        drift_factor: float = 0.01,
-        fail_fast: bool = False,
-        poll: Strategy = DEFAULT_POLL,
-        prefix: str = "",
-        retry_for: Duration = 3,
-        retry_wait_for: Duration = 60,
-        hooks: Hooks | None = None,
-        **defaults: Unpack[RequestOptions],
-    ) -> None:
-        clients = list(clients)
-        self._quorum = quorum_settings(len(clients), node_timeout, drift_factor, fail_fast, poll)
-        LocksBase.__init__(self, clients, prefix, retry_for, retry_wait_for, hooks, dict(defaults))
+
+async def _left(_: object, block: Block, kind: object = None, error: BaseException | None = None, *__: object) -> None:
+    is_loss = block.guard.leave(error)
+    await block.hold._leave(error is not None and not is_loss)
 
 
 class Hold(HoldBase):
@@ -170,15 +142,7 @@ class Hold(HoldBase):
         _begin(block, self)
         return self
 
-    async def _left(self, block: Block, kind: Any = None, error: Any = None, _: object = None) -> None:
-        await _end(block, error)
-
-    if TYPE_CHECKING:
-
-        async def __aexit__(self, *_: object) -> None: ...
-
-    else:
-        __aexit__ = Exit(_left)
+    __aexit__ = Exit(_left)
 
 
 class Request(RequestBase):
@@ -193,35 +157,22 @@ class Request(RequestBase):
         """Waits until the lock is granted, at most for `wait`. Raises `TimedOutError` if others had it until then, and
         `NoAnswerError` if no reply came: for `retry_for` if there never was one, else for `retry_wait_for`. If it
         fails, or is cancelled, it leaves neither a hold nor a place in the queue."""
-        return Hold(self._locks, self._got(await self._acquire(False)))
+        return Hold(self._locks, await self._acquire())
 
     async def try_acquire(self) -> Hold | None:
         """Sends the request once. `None` if others hold the lock or wait for it."""
-        lease = await self._acquire(True)
+        lease = await self._try()
         return None if lease is None else Hold(self._locks, lease)
-
-    @staticmethod
-    def _got(lease: Lease | None) -> Lease:
-        assert lease is not None
-        return lease
 
     def __aenter__(self) -> Awaitable[Hold]:
         return self._entered(entered(self))
 
     async def _entered(self, block: Block) -> Hold:
-        hold = Hold(self._locks, self._got(await self._acquire(False)), block.alive)
+        hold = Hold(self._locks, await self._acquire(), block.alive)
         _begin(block, hold)
         return hold
 
-    async def _left(self, block: Block, kind: Any = None, error: Any = None, _: object = None) -> None:
-        await _end(block, error)
-
-    if TYPE_CHECKING:
-
-        async def __aexit__(self, *_: object) -> None: ...
-
-    else:
-        __aexit__ = Exit(_left)
+    __aexit__ = Exit(_left)
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         if not inspect.iscoroutinefunction(function):
@@ -273,8 +224,3 @@ def _begin(block: Block, hold: Hold) -> None:
         hold._lease.alive = block.alive
     block.hold = hold
     block.guard = _Guard(hold)
-
-
-async def _end(block: Block, error: BaseException | None) -> None:
-    is_loss = block.guard.leave(error)
-    await block.hold._leave(error is not None and not is_loss)

@@ -3,23 +3,15 @@ differences."""
 
 from __future__ import annotations
 
-import weakref
-
 import valkey.asyncio.lock
-import valkey.exceptions
 
 from slock_client._drop_in import AsyncDropIn
-from slock_client.asyncio._asyncio import Locks
 
 __all__ = ["Lock"]
 
 
-class Lock(AsyncDropIn, valkey.asyncio.lock.Lock):  # type: ignore[misc]
+class Lock(AsyncDropIn, valkey.asyncio.lock.Lock):
     """A lock of the SLOCK module with the interface of valkey-py's. It holds the lock for writing.
 
     Its arguments are those of valkey-py. Without a `timeout` it is renewed until it is released, or its owner ends.
     """
-
-    _errors = valkey.exceptions
-    _all = weakref.WeakKeyDictionary()
-    _locks_of = staticmethod(Locks)
