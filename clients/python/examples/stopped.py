@@ -49,7 +49,7 @@ def work(port: int, parent: Connection) -> None:
 
 
 def main(port: int) -> None:
-    client = redis.Redis(port=port)
+    client = redis.Redis(port=port, decode_responses=True)
     processes = multiprocessing.get_context("spawn")
     here, there = processes.Pipe()
     worker = processes.Process(target=work, args=(port, there), daemon=True)

@@ -58,14 +58,13 @@ def test_by_hand(locks: slock_client.Locks, client: redis.Redis) -> None:
 
 
 def test_a_loss_ends_a_block(locks: slock_client.Locks, client: redis.Redis, caplog: Any) -> None:
-    with pytest.raises(slock_client.LostError, match="gone .lock job"), locks.write("job", label="import"):
+    with pytest.raises(slock_client.LostError, match=r"gone .lock job"), locks.write("job", label="import"):
         client.delete("job")
     [record] = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "job" in record.getMessage() and "import" in record.getMessage()
-    with pytest.raises(KeyError):  # an error of the work is not replaced
-        with locks.write("job"):
-            client.delete("job")
-            raise KeyError
+    with pytest.raises(KeyError), locks.write("job"):  # an error of the work is not replaced
+        client.delete("job")
+        raise KeyError
 
 
 def test_a_decorator(locks: slock_client.Locks, alocks: slock_client.asyncio.Locks, client: redis.Redis) -> None:

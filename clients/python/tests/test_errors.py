@@ -37,7 +37,7 @@ def _lose(port: int) -> None:
 
 def test_a_lost_lock_in_a_pool_of_processes(server: Server) -> None:
     with ProcessPoolExecutor(1) as pool:
-        with pytest.raises(slock_client.LostError, match="expired .lock job") as caught:
+        with pytest.raises(slock_client.LostError, match=r"expired .lock job") as caught:
             pool.submit(_lose, server.port).result(20)
         assert caught.value.reason == "expired"
         assert pool.submit(abs, -1).result(20) == 1
@@ -45,13 +45,14 @@ def test_a_lost_lock_in_a_pool_of_processes(server: Server) -> None:
 
 def test_busy_is_not_down(server: Server, client: redis.Redis) -> None:
     client.execute_command("SLOCK.LOCK", "job", "t", 60_000, "META", "web-1")
-    with slock_client.Locks(redis.Redis(port=server.port)) as locks:
-        with pytest.raises(TimeoutError, match="timed out after 1..ms .lock job., held by web-1 t") as busy:
-            locks.write("job", wait=timedelta(milliseconds=100)).acquire()
+    told = r"timed out after 1..ms .lock job., held by web-1 t"
+    with slock_client.Locks(redis.Redis(port=server.port)) as locks, pytest.raises(TimeoutError, match=told) as busy:
+        locks.write("job", wait=timedelta(milliseconds=100)).acquire()
     assert isinstance(busy.value, slock_client.TimedOutError)
-    with slock_client.Locks(redis.Redis(port=1), retry_for=0.2) as locks:
-        with pytest.raises(ConnectionError, match="no reply from the server within .*onnection refused") as down:
-            locks.write("job").acquire()
+    told = r"no reply from the server within .*onnection refused"
+    locks = slock_client.Locks(redis.Redis(port=1), retry_for=0.2)
+    with locks, pytest.raises(ConnectionError, match=told) as down:
+        locks.write("job").acquire()
     assert isinstance(down.value, slock_client.NoAnswerError)
     assert isinstance(down.value.__cause__, redis.ConnectionError)
 
@@ -82,12 +83,12 @@ def test_a_wrong_client() -> None:
     takes = "Locks takes a client of redis, not of redis.asyncio: use slock_client.asyncio.Locks"
     with pytest.raises(TypeError, match=takes):
         slock_client.Locks(redis.asyncio.Redis())
-    with pytest.raises(TypeError, match="of redis.asyncio, not of redis: use slock_client.Locks"):
+    with pytest.raises(TypeError, match=r"of redis.asyncio, not of redis: use slock_client.Locks"):
         slock_client.asyncio.Locks(redis.Redis())
-    with pytest.raises(TypeError, match="redis-py or valkey-py, not builtins.str"):
+    with pytest.raises(TypeError, match=r"redis-py or valkey-py, not builtins.str"):
         slock_client.Locks("redis://localhost")
     replicas = redis.sentinel.Sentinel([("localhost", 1)]).slave_for("main")
-    with pytest.raises(TypeError, match="master_for"):
+    with pytest.raises(TypeError, match=r"master_for"):
         slock_client.Locks(replicas)
 
 
@@ -119,5 +120,5 @@ def test_a_wrong_key_or_function() -> None:
 
     async def coroutine() -> None: ...
 
-    with pytest.raises(TypeError, match="after its call has returned"):
+    with pytest.raises(TypeError, match=r"after its call has returned"):
         locks.write("job")(coroutine)

@@ -47,7 +47,7 @@ class Grant(NamedTuple):
     sent: float  # the validity counts from then
 
 
-# What an attempt gives: a grant, or that it has to be made again at once, or after a pause, or that others have the lock.
+# An attempt gives a grant, or has to be made again at once or after a pause, or others have the lock.
 Outcome = Grant | Literal["again", "poll", "refused"]
 
 

@@ -302,8 +302,8 @@ class AsyncDropIn(DropIn):
         """Acquires the lock. `True` when it has it, `False` when another has it and the wait is over.
 
         With `blocking` it waits in the server's queue for its turn: for at most `blocking_timeout` seconds, or without
-        limit. `token` identifies the owner: text or bytes, 1 to 255 bytes; with the token that has the lock already, the
-        answer is `True`. A cancellation leaves neither a hold nor a request.
+        limit. `token` identifies the owner: text or bytes, 1 to 255 bytes; with the token that has the lock already,
+        the answer is `True`. A cancellation leaves neither a hold nor a request.
         """
         return await self._acquire(blocking, blocking_timeout, token, None)
 

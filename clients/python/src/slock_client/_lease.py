@@ -1,8 +1,8 @@
 """What is known of a hold. It is kept apart from the object that the program has, which is only referred to weakly: a
 hold that nobody can release any more is not renewed.
 
-Threads change it without a lock, which an exception of a signal handler might leave locked. Where one of several threads
-has to win, the operation is one of C, such as `list.pop`.
+Threads change it without a lock, which an exception of a signal handler might leave locked. Where one of several
+threads has to win, the operation is one of C, such as `list.pop`.
 """
 
 from __future__ import annotations

@@ -91,13 +91,20 @@ class _Vote:
         self.fence = 0  # 0: none
         self.is_asked = False  # a command that asks for the lock is on its way
 
+    async def send(self, call: Call, until: float) -> int:
+        """Sends a command, and once more if there was no reply: an idle connection may have been closed."""
+        try:
+            return (await self.server.number(call, until)).number
+        except NoReply:
+            return (await self.server.number(call, until)).number
+
     async def take(self, call: Call, until: float) -> bool:
         """Sends a command that gives a fence or 0."""
         if self.is_asked:
             raise NoReply("the command before has no reply yet")
         self.is_asked = True
         try:
-            self.fence = (await self.server.number(call, until)).number
+            self.fence = await self.send(call, until)
         except ServerError as error:
             if error.code not in _NOT_HERE:
                 raise
@@ -134,7 +141,7 @@ class Votes:
     async def _ask(
         self, ttl: float, node: Callable[[_Vote, float], Awaitable[bool]], is_enough: Callable[[Tally], bool]
     ) -> Tally:
-        """Asks all nodes at once. Gives the replies that came until they were enough, or the time for nodes was over."""
+        """Asks all nodes at once. Gives the replies that came before they were enough, or the time was over."""
         until = now() + self._settings.timeout(ttl, self._votes[0].server.retry_for)
         mailbox = self._io.mailbox()
         tally = Tally([vote.server.transport.name for vote in self._votes])
@@ -217,7 +224,7 @@ class Votes:
 
     async def end(self, owner: Owner, fence: int, after: float) -> bool:
         async def extend(vote: _Vote, until: float) -> bool:
-            return (await vote.server.number(owner.extend(after, vote.fence, only_lengthens=False), until)).number > 0
+            return await vote.send(owner.extend(after, vote.fence, only_lengthens=False), until) > 0
 
         is_sent = False
         try:
@@ -240,7 +247,7 @@ class Votes:
         call, vote.fence = self._owner.end(vote.fence), 0
         is_answered = False
         try:
-            answer = await vote.server.number(call, until)
+            released = await vote.send(call, until)
             is_answered = True
         except ServerError:
             is_answered = True
@@ -248,7 +255,7 @@ class Votes:
         finally:
             if not is_answered:
                 vote.server.ends.add(call, REFUSE_FOR)
-        return answer.number > 0
+        return released > 0
 
 
 class QuorumRequest(Acquisition):

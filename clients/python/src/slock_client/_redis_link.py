@@ -234,7 +234,7 @@ class RedisLink:
             if not is_wanted:
                 self._wanted.get(where, {}).clear()
             elif not self._wanted.get(where):
-                self._want(where, "+switch-master", lambda _: self._io.spawn(self._check), lambda: self._heed(where))
+                self._want(where, "+switch-master", lambda _: self._io.spawn(self._check), partial(self._heed, where))
 
     def _heed(self, where: Any) -> None:
         self._followed.add(where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 from collections.abc import Callable, Iterable
@@ -81,10 +82,8 @@ class Locks(LocksBase):
         engine = self._engine()
         if release:
             for lease in list(engine.watchdog.holds):
-                try:
+                with contextlib.suppress(NotHeldError):
                     Hold(self, lease).release()
-                except NotHeldError:
-                    pass
         self._begin_close()
         run(engine.close)
 

@@ -28,8 +28,8 @@ _SLICE = 1.0
 _MOST_WORKERS = 16
 _IDLE_SECONDS = 10.0
 _EXIT_SECONDS = 1.0
-# More calls at once would only wait for each other. There is one more if none has ended for so many seconds, because the
-# server is slow, or a permit was lost with an exception of a signal handler.
+# More calls at once would only wait for each other. There is one more if none has ended for so many seconds, because
+# the server is slow, or a permit was lost with an exception of a signal handler.
 _CALLS_AT_ONCE, _LONG_CALL = 8, 1.0
 
 # The names are looked up when they are used: gevent may replace them after the import of this module.

@@ -92,7 +92,7 @@ class Link(Protocol):
     lanes: int  # how many batches may be under way
 
     async def send(self, key: str | None, commands: list[Command]) -> list[Any]:
-        """The replies to commands for the primary that has the key. A reply may be a `ServerError`. Raises `NoReply`."""
+        """The replies to commands for the primary that has the key; some may be a `ServerError`. Raises `NoReply`."""
         ...
 
     async def listen(self, channel: str, heard: Callable[[str], None], changed: Callable[[], None]) -> None:

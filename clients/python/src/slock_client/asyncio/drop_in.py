@@ -1,5 +1,4 @@
-"""`Lock` in place of that of `redis.asyncio`, for `lock_class=slock_client.asyncio.drop_in.Lock`. DROP_IN.md has the
-differences."""
+"""`Lock` in place of that of `redis.asyncio`, for `lock_class=slock_client.asyncio.drop_in.Lock`."""
 
 from __future__ import annotations
 
