@@ -308,18 +308,18 @@ class State:
         [key] = asked.keys
         at, holds = time.time(), self._holders(key)
         holders = [
-            {
-                **{"token": one.token, "fence": one.fence, "pttl": _ms(one.deadline - at)},
-                **{"held-ms": _ms(at - one.since), "meta": one.meta},
-            }
+            [
+                *("token", one.token, "fence", one.fence, "pttl", _ms(one.deadline - at)),
+                *("held-ms", _ms(at - one.since), "meta", one.meta),
+            ]
             for one in holds
         ]
         queue = [
-            {
-                **{"token": one.token, "mode": one.mode, "waiting-ms": _ms(at - one.since)},
-                **{"timeout-ms": _ms(one.until - one.since), "meta": one.meta or "", "limit": one.limit},
-                **{"channel": one.channel},
-            }
+            [
+                *("token", one.token, "mode", one.mode, "waiting-ms", _ms(at - one.since)),
+                *("timeout-ms", _ms(one.until - one.since), "meta", one.meta or "", "limit", one.limit),
+                *("channel", one.channel),
+            ]
             for one in self._queue
             if key in one.keys
         ]
