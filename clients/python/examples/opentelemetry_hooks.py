@@ -13,7 +13,7 @@ import redis
 import slock_client
 
 try:
-    from opentelemetry import metrics  # type: ignore[import-not-found]
+    from opentelemetry import metrics
 except ImportError:
     metrics = None
 
