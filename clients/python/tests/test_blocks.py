@@ -16,6 +16,8 @@ import redis.asyncio
 import slock_client
 import slock_client.asyncio
 from harness import Server
+from slock_client._server import Answer
+from slock_client.testing import MemoryServer
 
 
 @pytest.fixture
@@ -145,3 +147,20 @@ def test_metadata_is_made_at_the_acquisition(locks: slock_client.Locks) -> None:
     thread.start()
     thread.join()
     assert found[0].endswith("task=nightly") and "pid=" in found[0]
+
+
+def test_the_validity_is_counted() -> None:
+    hold = slock_client.Locks(MemoryServer()).write("job", ttl=10).acquire()
+    assert 9.5 < hold.remaining <= 10 - 10 / 1000 - 0.001
+
+
+def test_a_reply_counts_for_the_fence_that_its_command_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = slock_client.Locks(MemoryServer()).read("job").acquire()
+
+    async def extend(*_: Any) -> Answer:
+        hold._lease.fence += 1  # an upgrade comes in between
+        return Answer(0, 0.0)
+
+    monkeypatch.setattr(hold._lease.keeper, "extend", extend)
+    hold.extend(5)
+    assert not hold.lost

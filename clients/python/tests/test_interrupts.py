@@ -170,7 +170,7 @@ def test_the_first_line_of_the_end_of_a_block(server: Server, client: redis.Redi
     locks = slock_client.Locks(redis.Redis(port=server.port), ttl=TTL)
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if event == "call" and frame.f_code.co_name in ("_called", "_left", "_leave"):
+        if event == "call" and frame.f_code.co_name in ("__exit__", "_called", "_left", "_leave"):
             raise ABaseException
         return trace
 
