@@ -4,7 +4,8 @@ Three cases, each with holds that are not renewed: one lock and unlock after the
 each; many tasks that hand one lock on, against a plain WAIT with a connection each. The agents of
 clients/conformance measure, in turns. A language whose agent cannot be built here is skipped.
 
-With --beside, the Go library is also measured beside that of another checkout, sample by sample in turns.
+With --beside, the libraries for Go and Python are also measured beside those of another checkout, sample by sample in
+turns.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ LEAST_PAIRS, LEAST_HANDOFFS = 0.95, 1.0
 # Beside that a library's own work shows. These limits only notice that it has grown.
 LEAST_OF_NODE = {"node-redis": (0.45, 0.5), "ioredis": (0.55, 0.6)}
 SAMPLE_SECONDS = 300.0
+BESIDE = ("go", "python-asyncio", "python-sync")
 
 
 def single(report: Report, agent: Agent, samples: int, pairs: int) -> None:
@@ -81,8 +83,11 @@ def beside(agent: Agent, other: Agent, what: str, samples: int, field: str, **fi
     print(f"{what}: this library / the other {spread(ratios)}")
 
 
-def agent_of(checkout: Path, directory: str) -> Agent:
-    """The agent of the Go library in another checkout."""
+def agent_of(name: str, checkout: Path, directory: str) -> Agent:
+    """The agent of the library in another checkout."""
+    if name != "go":
+        program = str(checkout / "clients/python/conformance_agent.py")
+        return Agent(f"{name} of {checkout}", [sys.executable, program], LANGUAGES[name].defaults)
     package = "./internal/agent/goredis"
     if not (checkout / "clients/go" / package).exists():
         package = "./internal/agent"
@@ -107,7 +112,7 @@ def redislock(report: Report, port: int, ours: float, samples: int, rounds: int)
 
 
 def all_beside(agent: Agent, other: Agent, port: int, options: argparse.Namespace) -> None:
-    print(f"go beside {options.beside} (above 1 means that this one is faster):")
+    print(f"{agent.name} beside {options.beside} (above 1 means that this one is faster):")
     try:
         other.ask("open", locks="l", kind="single", nodes=[f"127.0.0.1:{port}"])
         samples = options.samples
@@ -132,7 +137,9 @@ def main() -> int:
     parser.add_argument("--handoffs", type=int, default=20, help="of each of the tasks that hand on")
     parser.add_argument("--cases", nargs="+", default=["single", "pairs", "handoffs"])
     parser.add_argument("--languages", nargs="+", default=list(LANGUAGES), choices=list(LANGUAGES))
-    parser.add_argument("--beside", type=Path, help="another checkout, whose Go library is measured too")
+    parser.add_argument(
+        "--beside", type=Path, help="another checkout, whose libraries for Go and Python are measured too"
+    )
     options = parser.parse_args()
 
     report = Report(options)
@@ -156,9 +163,9 @@ def main() -> int:
                         redislock(report, server.port, pairs, samples, rounds)
                 if "handoffs" in options.cases:
                     many(report, agent, "handoffs", HANDOFF_TASKS, samples, options.handoffs, least_handoffs)
-                if name == "go" and options.beside:
+                if name in BESIDE and options.beside:
                     with tempfile.TemporaryDirectory() as directory:
-                        all_beside(agent, agent_of(options.beside, directory), server.port, options)
+                        all_beside(agent, agent_of(name, options.beside, directory), server.port, options)
                 agent.ask("close", locks="l")
             finally:
                 agent.stop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-FORMER = {"rust", "node-redis", "ioredis", "lettuce", "jedis"}
+FORMER = {"rust", "node-redis", "ioredis"}
 
 # What is missing, in which of them, and the tests that show it.
 KNOWN: list[tuple[str, set[str], list[str]]] = [
@@ -52,7 +52,7 @@ KNOWN: list[tuple[str, set[str], list[str]]] = [
     ),
     ("REFUSED", FORMER, ["a token that was revoked"]),
     ("permissions", FORMER, ["a user with the commands for one key and no channels"]),
-    ("tag", FORMER - {"lettuce", "jedis"}, ["a tenant forges a grant"]),
+    ("tag", FORMER, ["a tenant forges a grant"]),
     (
         "asking again",
         FORMER,
@@ -62,7 +62,7 @@ KNOWN: list[tuple[str, set[str], list[str]]] = [
         ],
     ),
     ("info", FORMER, ["who holds, and what is waited for", "a wait that is over names who holds the lock"]),
-    ("info", FORMER & {"rust", "lettuce", "jedis"}, ["info lists all holders"]),
+    ("info", FORMER & {"rust"}, ["info lists all holders"]),
     ("metadata", FORMER, ["without metadata, host and process are shown"]),
     ("max hold", FORMER, ["the maximum hold time ends"]),
     ("at_least", FORMER, ["a release before at_least"]),
@@ -77,7 +77,7 @@ KNOWN: list[tuple[str, set[str], list[str]]] = [
     ),
     (
         "second change",
-        FORMER & {"rust", "lettuce", "jedis"},
+        FORMER & {"rust"},
         ["a second change of mode while one is open is refused at once"],
     ),
     ("Lost", FORMER & {"rust"}, ["an upgrade of a hold that is gone"]),
@@ -90,7 +90,7 @@ KNOWN: list[tuple[str, set[str], list[str]]] = [
     ),
     ("memory", FORMER, ["memory: a write lock excludes writers and readers"]),
     ("failover", FORMER, ["test_a_planned_failover"]),
-    ("failover", FORMER - {"rust", "lettuce", "jedis"}, ["test_a_primary_without_replicas_is_left"]),
+    ("failover", FORMER - {"rust"}, ["test_a_primary_without_replicas_is_left"]),
 ]
 
 

@@ -7,6 +7,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicInteger;
 import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.RedisClient;
 
 /**
  * A hundred tasks work, and as many at once as there are locks: three. The others wait, in order. With Java 21 the threads
@@ -19,7 +20,8 @@ public class Many {
   public static void main(String[] arguments) throws Exception {
     ExecutorService threads = Executors.newCachedThreadPool();
     List<Future<?>> tasks = new ArrayList<>();
-    try (Locks locks = JedisLocks.of(HostAndPort.from(arguments.length > 0 ? arguments[0] : "localhost:6379"))) {
+    HostAndPort address = HostAndPort.from(arguments.length > 0 ? arguments[0] : "localhost:6379");
+    try (RedisClient client = RedisClient.builder().hostAndPort(address).build(); Locks locks = JedisLocks.of(client)) {
       for (int n = 0; n < 100; n++) {
         String lock = "example:many:" + n % 3;
         tasks.add(threads.submit(() -> locks.write(lock).execute(hold -> work())));

@@ -1,19 +1,32 @@
 package example.slock;
 
 import java.time.Duration;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 
-/**
- * Moments and durations in nanoseconds, as plain numbers that can be compared. Java has no clock that goes on while
- * the machine sleeps, so this one stops then.
- */
+/** Time in ns since this class was loaded, and what happens later. On Linux the clock stops while the machine sleeps. */
 final class Clock {
   static final long MS = 1_000_000;
   static final long SECOND = 1000 * MS;
-  /** No limit of time. What is later is none, too. */
-  static final long NONE = Long.MAX_VALUE / 2;
-  /** The longest duration that the server takes: a year. */
-  static final long LONGEST = 365L * 24 * 3600 * SECOND;
+  /** A moment that never comes. */
+  static final long NEVER = Long.MAX_VALUE;
+
   private static final long START = System.nanoTime();
+  private static final ScheduledThreadPoolExecutor TIMERS = new ScheduledThreadPoolExecutor(1, task -> {
+    Thread thread = new Thread(task, "slock-timers");
+    thread.setDaemon(true);
+    return thread;
+  });
+
+  static {
+    TIMERS.setRemoveOnCancelPolicy(true);
+    TIMERS.setKeepAliveTime(10, TimeUnit.SECONDS);
+    TIMERS.allowCoreThreadTimeOut(true);
+  }
 
   private Clock() {}
 
@@ -21,21 +34,62 @@ final class Clock {
     return System.nanoTime() - START;
   }
 
-  static long in(long nanos) {
-    return now() + nanos;
-  }
-
-  /** How long it is until then. */
-  static long until(long moment) {
-    return moment - now();
+  /** The moment that is so long after another, at most {@link #NEVER}. */
+  static long plus(long moment, long duration) {
+    return duration > NEVER - Math.max(moment, 0) ? NEVER : moment + duration;
   }
 
   static long nanos(Duration duration) {
-    return duration.isNegative() ? -1 : duration.compareTo(Duration.ofDays(365)) > 0 ? LONGEST : duration.toNanos();
+    try {
+      return duration.toNanos();
+    } catch (ArithmeticException e) {
+      return duration.isNegative() ? Long.MIN_VALUE : NEVER;
+    }
   }
 
-  /** Rounds up: a wait of 0 ms would be one without end, and a ttl of 0 an error. */
-  static long milliseconds(long nanos) {
-    return (nanos + MS - 1) / MS;
+  /** For the server, rounded up: a wait of 0 ms would have no end. */
+  static long millis(long nanos) {
+    return nanos / MS + (nanos % MS > 0 ? 1 : 0);
+  }
+
+  /** For texts: in ms, or in seconds if that is exact. */
+  static String text(long nanos) {
+    long ms = Math.round((double) nanos / MS);
+    return ms % 1000 == 0 ? ms / 1000 + "s" : ms + "ms";
+  }
+
+  /** What is to happen at a moment, unless it is over before. */
+  private record Limit(long at, Runnable task) {}
+
+  private static final long TICK = 20 * MS;
+  private static final Set<Limit> LIMITS = ConcurrentHashMap.newKeySet();
+  private static final AtomicBoolean IS_TICKING = new AtomicBoolean();
+
+  /** As {@link #after}, up to a tick late: most calls end long before their limit. What is returned ends it. */
+  static Runnable limit(long at, Runnable task) {
+    Limit limit = new Limit(at, task);
+    LIMITS.add(limit);
+    if (!IS_TICKING.getAndSet(true)) {
+      after(TICK, Clock::tick);
+    }
+    return () -> LIMITS.remove(limit);
+  }
+
+  private static void tick() {
+    IS_TICKING.set(false);
+    long now = now();
+    LIMITS.forEach(limit -> {
+      if (limit.at <= now && LIMITS.remove(limit)) {
+        limit.task.run();
+      }
+    });
+    if (!LIMITS.isEmpty() && !IS_TICKING.getAndSet(true)) {
+      after(TICK, Clock::tick);
+    }
+  }
+
+  /** Calls the task once, on a thread that all timers share: it must not block. */
+  static ScheduledFuture<?> after(long nanos, Runnable task) {
+    return TIMERS.schedule(task, Math.max(0, nanos), TimeUnit.NANOSECONDS);
   }
 }

@@ -3,8 +3,8 @@ package example.slock;
 import java.time.Duration;
 
 /**
- * What hears of waits, holds and losses, by the label of the request. The methods are called from the threads of this
- * library, of the base library and of callers, several at once: they must not block.
+ * What is called when a lock is granted, released or lost, with the label of the request. The methods are called from
+ * several threads at once, and must not block.
  */
 public interface Hooks {
   /**
@@ -13,15 +13,15 @@ public interface Hooks {
    */
   default void waited(String label, Duration duration, String outcome) {}
 
-  /** A hold ended, released or lost. */
+  /** A hold ended, released or lost, so long after the grant. */
   default void held(String label, Duration duration) {}
 
   /** A hold is lost. */
-  default void lost(String label, SlockException.Reason reason) {}
+  default void lost(String label, SlockException.Lost loss) {}
 
-  /** A renewal got an error or no answer. It is tried again until the hold expires. */
+  /** A renewal got an error or no reply. It is sent again until the hold expires. */
   default void renewalFailed(String label, Throwable error) {}
 
-  /** A release got an error or no answer in time. The lock ends by its ttl. */
+  /** A release got an error or no reply in time. The lock ends by its ttl. */
   default void releaseFailed(String label, Throwable error) {}
 }

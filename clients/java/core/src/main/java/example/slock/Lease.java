@@ -1,57 +1,69 @@
 package example.slock;
 
-import example.slock.SlockException.Reason;
-import java.util.List;
+import example.slock.Acquisition.Grant;
 
-/**
- * What is known of a hold: its mode and fence, until when it is valid, and why it was lost. It sends nothing and reads
- * no clock: the time is passed in.
- */
+/** What is known of a hold. It reads no clock, and is guarded by the hold. */
 final class Lease implements Cloneable {
-  enum State { LIVE, RELEASING, ENDED, LOST }
+  enum State { LIVE, OVER, LOST }
 
-  /** What of a ttl does not count for the validity. */
-  record Drift(double factor, long fixed) {
-    /** A clock that is slewed runs up to 500 ppm fast, on both sides, and the server counts in milliseconds. */
-    static final Drift ONE_SERVER = new Drift(0.001, Clock.MS);
-
-    long counted(long ttl) {
-      return ttl - (long) (ttl * factor) - fixed;
-    }
-  }
-
-  /** What a server gave: sent is the moment before the command from which the ttl counts. */
-  record Grant(Mode mode, long fence, long sent, boolean doubt) {}
-
-  /** A renewal that was sent. */
-  record Renewal(long fence, long ttl, long sent) {}
-
-  final Drift drift;
-  final boolean renews;
   State state = State.LIVE;
   Mode mode;
   long fence;
-  /** A command that may give something had no answer: the hold ends as an acquisition that is given up. */
-  boolean doubt;
-  /** A change of mode is open: the server may have done it already. */
-  boolean changing;
   long ttl;
+  /** When it was granted, at the earliest. */
+  final long granted;
+  /** Valid until then. */
   long until;
+  /** When the next renewal is due. */
   long renewAt;
-  long leaseEnd = Clock.NONE;
-  /** Null while the hold is not lost. */
-  Reason reason;
-  /** Of the renewals since the last one that was answered. */
-  private Throwable failed;
+  /** The server may have changed the mode and the fence: renewals name no fence. */
+  boolean isOpen;
+  SlockException.Reason reason;
+  /** What the last renewal said, unless one has succeeded since. */
+  Throwable failed;
+  /** It was warned of that nothing limits the hold. */
+  boolean isLong;
+  private final Locks locks;
 
-  Lease(Grant grant, long ttl, Drift drift, boolean renews) {
-    this.drift = drift;
-    this.renews = renews;
+  Lease(Locks locks, Mode mode, long ttl, Grant grant) {
+    this.locks = locks;
     this.ttl = ttl;
-    mode = grant.mode;
-    fence = grant.fence;
-    doubt = grant.doubt;
-    lengthen(grant.sent, ttl);
+    this.granted = grant.from();
+    grant(mode, grant);
+  }
+
+  /**
+   * The part of a ttl that counts for the validity: a clock that is slewed runs up to 500 ppm fast, on both sides, and the
+   * server counts in milliseconds.
+   */
+  static long counted(long ttl) {
+    return ttl - ttl / 1000 - Clock.MS;
+  }
+
+  /** The server gave the hold in a mode, by a command that was sent then. */
+  void grant(Mode mode, Grant grant) {
+    this.mode = mode;
+    fence = grant.fence();
+    isOpen = false;
+    lengthen(grant.from(), ttl);
+  }
+
+  /** The server lets the hold live for a ttl, or longer, from a moment on. */
+  void lengthen(long from, long ttl) {
+    this.ttl = Math.max(this.ttl, ttl);
+    until = Math.max(until, Clock.plus(from, locks.counted(ttl)));
+    renewAt = Clock.plus(from, this.ttl / 3);
+    failed = null;
+  }
+
+  /** The fence that renewals name. */
+  long named() {
+    return isOpen ? 0 : fence;
+  }
+
+  void lose(SlockException.Reason reason) {
+    state = State.LOST;
+    this.reason = reason;
   }
 
   Lease copy() {
@@ -60,80 +72,5 @@ final class Lease implements Cloneable {
     } catch (CloneNotSupportedException e) {
       throw new AssertionError(e);
     }
-  }
-
-  /** Ends a live hold whose time is over. */
-  void look(long at) {
-    if (state == State.LIVE && at >= leaseEnd) {
-      lose(Reason.LEASE_ENDED);
-    } else if (state == State.LIVE && at >= until) {
-      lose(Reason.EXPIRED);
-    }
-  }
-
-  void lose(Reason why) {
-    state = State.LOST;
-    reason = why;
-  }
-
-  /** Null while the hold is live. */
-  SlockException problem(List<String> keys) {
-    return switch (state) {
-      case LIVE -> null;
-      case LOST -> new SlockException.Lost(keys, reason, reason == Reason.EXPIRED ? failed : null);
-      default -> new SlockException.NotHeld("the hold has ended", null);
-    };
-  }
-
-  /** The server has set a deadline, a ttl after a command that was sent then, or has a later one. */
-  void lengthen(long sent, long by) {
-    failed = null;
-    until = Math.max(until, sent + drift.counted(by));
-    renewAt = until + ttl / 3 - drift.counted(ttl); // a third of the ttl after the last
-  }
-
-  /** A new mode and its fence. */
-  void granted(Mode newMode, long newFence, long sent) {
-    mode = newMode;
-    fence = newFence;
-    changing = false;
-    lengthen(sent, ttl);
-  }
-
-  /**
-   * The answer to a renewal. It counts for the fence that it names; while a change of mode is open, a 0 says only that
-   * the change may be done. Tells whether it counted.
-   */
-  boolean renewed(long at, Renewal r, boolean isHeld, Throwable error) {
-    if (state != State.LIVE || r.fence != fence) {
-      return false;
-    }
-    if (error == null && isHeld) {
-      lengthen(r.sent, r.ttl);
-    } else if (error == null && changing) {
-      failed = null;
-    } else if (error == null || Answers.hasCode(error, "WRONGTYPE")) {
-      lose(Reason.GONE);
-    } else {
-      failed = Answers.cause(error);
-      renewAt = at + r.ttl / 10;
-    }
-    return true;
-  }
-
-  /** When the watchdog has to look at the hold: it is over, or to be renewed. */
-  long due() {
-    long due = Math.min(until, leaseEnd);
-    return renews ? Math.min(due, renewAt) : due;
-  }
-
-  /** The renewal that is to be sent now, or null. Without an answer for a third of the ttl another one is sent. */
-  Renewal begin(long at) {
-    if (state != State.LIVE || !renews || at < renewAt) {
-      return null;
-    }
-    renewAt = at + ttl / 3;
-    failed = failed == null ? Answers.NO_ANSWER : failed;
-    return new Renewal(fence, ttl, at);
   }
 }

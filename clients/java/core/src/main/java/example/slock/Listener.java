@@ -1,227 +1,239 @@
 package example.slock;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import example.slock.Protocol.Message;
+import java.util.ArrayDeque;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
- * The connections that listen: channels that are subscribed to, and tags, by which each acquisition gets its own messages.
- * It knows nothing of what they say.
+ * The channels by which requests wait: one for a server, one for each slot in a cluster. Each acquisition has a ticket with a
+ * secret tag, so that its messages reach it and nobody else can send one.
  */
 final class Listener {
-  /** How often a connection is tested while somebody waits. It has so long to answer. */
-  private static final long PING_EVERY = 5 * Clock.SECOND;
-  /** What a subscription that was closed ends with: requests are asked again after it. */
-  private static final Throwable SILENT = new Answers.Unanswered(null, true);
+  /** How long a channel may have no subscription on a server that replies. Then requests poll for a while. */
+  private static final long TRIAL = 3 * Clock.SECOND;
+  private static final int SLOTS = 16384;
+  /** What a ticket keeps at most; if there is more, its request is sent again anyway. */
+  private static final int MOST_KEPT = 4;
 
-  private final Servers servers;
-  private final Map<Integer, Channel> channels = new ConcurrentHashMap<>(); // by the slot of the keys
-  private final Map<Transport.Node, Connection> connections = new ConcurrentHashMap<>();
-  private final Map<String, Acquisition> tags = new ConcurrentHashMap<>();
-  private volatile boolean isDenied;
+  /** A message that says that one may have been missed. */
+  static final Message AGAIN = new Message("", 0, null);
 
-  Listener(Servers servers) {
-    this.servers = servers;
+  private final Server server;
+  private final Map<Integer, Channel> channels = new HashMap<>();
+  private final Map<String, Ticket> tickets = new HashMap<>();
+  /** Until when requests poll. */
+  private long deniedUntil;
+
+  Listener(Server server) {
+    this.server = server;
+    if (!server.topology.canListen()) {
+      deniedUntil = Clock.NEVER;
+    }
   }
 
-  /** One that is subscribed to. It is not used again after it was lost. */
-  static final class Channel {
+  private static final class Channel {
+    final int slot;
     final String name;
-    /** Done when the server has confirmed the subscription, or it has failed. */
-    final CompletableFuture<Reply> ready = new CompletableFuture<>();
-    private final int slot;
-    private volatile Connection connection;
+    boolean wasUp;
+    /** When a request was first refused because it has no subscription. */
+    long refusedAt = Clock.NEVER;
+    Runnable stop;
 
-    Channel(int slot, String place) {
+    Channel(int slot, String name) {
       this.slot = slot;
-      name = (place.isEmpty() ? "" : "{" + place + "}.") + "waits:" + Commands.newToken();
+      this.name = name;
     }
   }
 
-  /** Whether requests for the key cannot wait by NOTIFY. */
-  boolean isForbidden(String key) {
-    return isDenied || servers.transport.isCluster() && place(key).isEmpty();
-  }
+  /** The name of a channel, or null if there is none to wait by. */
+  record Found(String name, boolean isNew) {}
 
-  /**
-   * What has to be in braces in the name of a channel in the slot of the key: what of the key is hashed. There is nothing
-   * for a key that is hashed as a whole and has a brace in it, nor where there are no slots.
-   */
-  private String place(String key) {
-    int start = key.indexOf('{');
-    int end = start < 0 ? -1 : key.indexOf('}', start + 1);
-    String hashed = end > start + 1 ? key.substring(start + 1, end) : key;
-    return hashed.contains("}") || !servers.transport.isCluster() ? "" : hashed;
-  }
-
-  /** The user may not use channels: what wants to wait by them is asked again, and blocks. */
-  Reply forbid(Throwable error) {
-    if (!isDenied) {
-      isDenied = true;
-      servers.report.blocks(error);
-    }
-    return Reply.ASK_AGAIN;
-  }
-
-  /** The channel for the key. If there is none it subscribes to one, or gives null. */
-  Channel channel(String key, boolean subscribes) {
-    int slot = servers.transport.slot(key);
-    Channel known = channels.get(slot);
-    if (known != null || !subscribes) {
-      return known;
-    }
-    Channel made = new Channel(slot, place(key));
-    Channel other = channels.putIfAbsent(slot, made);
-    if (other != null) {
-      return other;
-    }
-    servers.find(key).whenComplete((node, error) -> {
-      if (error != null) {
-        remove(made, new Answers.Unanswered(error, false));
-      } else {
-        subscribe(made, node);
+  /** The channel for a key. With {@code open} it subscribes to one if there is none. */
+  Found channel(String key, boolean open) {
+    Channel channel;
+    synchronized (this) {
+      int slot = slot(key);
+      Channel known = channels.get(slot);
+      if (open && deniedUntil == Clock.NEVER) {
+        deniedUntil = Clock.NEVER - 1; // once in the log
+        server.locks.report.polls("the client library knows no sharded subscriptions");
       }
-    });
-    return made;
-  }
-
-  private void subscribe(Channel channel, Transport.Node node) {
-    Connection made = new Connection(node);
-    // In one step: a connection that is lost after this knows of the channel.
-    Connection connection = connections.compute(node, (same, known) -> channel.connection = known != null ? known : made);
-    if (connection == made) {
-      made.open();
+      if (Clock.now() < deniedUntil || known == null && !open) {
+        return new Found(null, false);
+      }
+      if (known != null) {
+        return new Found(known.name, false);
+      }
+      channel = new Channel(slot, name(slot, key));
+      channels.put(slot, channel);
     }
-    if (servers.isClosed) {
-      connection.closed(new SlockException.Closed());
+    Runnable stop = server.transport.listen(channel.name, this::deliver, () -> again(channel));
+    boolean isLeft;
+    synchronized (this) {
+      channel.stop = stop;
+      isLeft = channels.get(channel.slot) != channel;
     }
-    connection.opened.thenAccept(subscription -> subscription.subscribe(channel.name));
+    if (isLeft) {
+      stop.run();
+    }
+    return new Found(channel.name, true);
   }
 
-  /** Forgets a channel that is lost, so that the next request subscribes to a new one. */
-  void remove(Channel channel, Throwable error) {
-    channels.remove(channel.slot, channel);
-    servers.note(error);
-    channel.ready.complete(Reply.failed(error));
-    tags.values().forEach(acquisition -> acquisition.lost(channel));
+  /** Notes that a request was refused because of its channel, and tells whether it has to poll. */
+  boolean failed(String key, Throwable error) {
+    String code = Protocol.code(error);
+    boolean isDenied = code.equals("NOPERM") && error.getMessage().contains("channel");
+    if (!isDenied && !code.equals("NOSUBSCRIBER")) {
+      return false;
+    }
+    Runnable stop = null;
+    synchronized (this) {
+      Channel channel = channels.get(slot(key));
+      if (channel == null) {
+        return isDenied;
+      }
+      channel.refusedAt = Math.min(channel.refusedAt, Clock.now());
+      if (isDenied || !channel.wasUp && Clock.now() - channel.refusedAt > TRIAL) {
+        deniedUntil = Clock.now() + 10 * TRIAL;
+        server.locks.report.polls(error.getMessage());
+      } else if (!channel.wasUp) {
+        return false;
+      }
+      channels.remove(channel.slot); // the server that has the key may be another one
+      stop = channel.stop;
+    }
+    if (stop != null) {
+      stop.run();
+    }
+    return isDenied;
   }
 
-  String addTag(Acquisition acquisition) {
-    String tag = Commands.newToken();
-    tags.put(tag, acquisition);
-    return tag;
-  }
-
-  void removeTag(String tag) {
-    tags.remove(tag);
-  }
-
-  /** Closes the connection of a channel, and so all requests that wait by it. */
-  void close(Channel channel, Throwable error) {
-    Connection connection = channel.connection;
-    if (connection != null) {
-      connection.closed(error);
+  /** Has all requests of a channel sent again. */
+  private void again(Channel channel) {
+    List<Ticket> all;
+    synchronized (this) {
+      channel.wasUp = true;
+      all = tickets.values().stream().filter(ticket -> ticket.slot == channel.slot).toList();
+    }
+    all.forEach(ticket -> ticket.put(AGAIN));
+    if (server.topology.hasFailover()) {
+      server.locks.confirm();
     }
   }
 
-  /** After the servers. */
+  /** Hands a message to its ticket. Others may send to the channel: a tag that is not known is ignored. */
+  private void deliver(String payload) {
+    Message message = Message.of(payload);
+    Ticket ticket;
+    synchronized (this) {
+      ticket = tickets.get(message.tag());
+    }
+    if (ticket != null) {
+      ticket.put(message);
+    }
+  }
+
+  /** What receives the messages of one acquisition. */
+  static final class Ticket {
+    final String tag = Protocol.draw();
+    private final int slot;
+    private final ArrayDeque<Message> kept = new ArrayDeque<>();
+    private CompletableFuture<Message> waiting;
+
+    private Ticket(int slot) {
+      this.slot = slot;
+    }
+
+    /** The next message; AGAIN after a time without one. */
+    CompletableFuture<Message> next(long pause) {
+      CompletableFuture<Message> next = new CompletableFuture<>();
+      synchronized (this) {
+        Message first = kept.poll();
+        if (first != null) {
+          next.complete(first);
+          return next;
+        }
+        waiting = next;
+      }
+      var timer = Clock.after(pause, () -> next.complete(AGAIN));
+      next.whenComplete((message, error) -> timer.cancel(false));
+      return next;
+    }
+
+    private void put(Message message) {
+      CompletableFuture<Message> next;
+      synchronized (this) {
+        next = waiting;
+        waiting = null;
+        if ((next == null || next.isDone()) && kept.size() < MOST_KEPT) {
+          kept.add(message);
+        }
+      }
+      if (next != null && !next.complete(message)) {
+        put(message);
+      }
+    }
+  }
+
+  synchronized Ticket ticket(String key) {
+    Ticket ticket = new Ticket(slot(key));
+    tickets.put(ticket.tag, ticket);
+    return ticket;
+  }
+
+  synchronized void forget(Ticket ticket) {
+    tickets.remove(ticket.tag);
+  }
+
+  /** Ends all subscriptions. */
   void close() {
-    connections.values().forEach(connection -> connection.closed(new SlockException.Closed()));
+    List<Channel> all;
+    synchronized (this) {
+      all = List.copyOf(channels.values());
+      channels.clear();
+    }
+    all.stream().map(channel -> channel.stop).filter(stop -> stop != null).forEach(Runnable::run);
   }
 
-  /** One connection that listens. */
-  private final class Connection implements Transport.Heard {
-    private final Transport.Node node;
-    private final CompletableFuture<Transport.Subscription> opened = new CompletableFuture<>();
-    private final AtomicBoolean isEnded = new AtomicBoolean();
-    private volatile boolean isTested;
+  private int slot(String key) {
+    return server.topology.isCluster() ? slotOf(hashTag(key)) : 0;
+  }
 
-    Connection(Transport.Node node) {
-      this.node = node;
+  /** A new channel in the slot of the key. */
+  private String name(int slot, String key) {
+    if (!server.topology.isCluster()) {
+      return "waits:" + Protocol.draw();
     }
-
-    void open() {
-      Timers.at(Clock.in(PING_EVERY), this::test);
-      node.listen(this).whenComplete((subscription, error) -> {
-        if (error != null) {
-          closed(new Answers.Unanswered(error, false));
-        } else {
-          opened.complete(subscription);
-          if (isEnded.get()) {
-            subscription.close();
-          }
-        }
-      });
-    }
-
-    /** While somebody waits, the connection may not be silent for long. */
-    private void test() {
-      if (isTested) {
-        closed(SILENT);
-      } else if (!isEnded.get()) {
-        if (!tags.isEmpty()) {
-          isTested = true;
-          opened.thenAccept(Transport.Subscription::ping);
-        }
-        Timers.at(Clock.in(PING_EVERY), this::test);
+    String tag = hashTag(key);
+    for (int n = 0; tag.contains("}"); n++) { // no name has this as its hash tag
+      if (slotOf(Integer.toString(n)) == slot) {
+        tag = Integer.toString(n);
       }
     }
+    return "{" + tag + "}.waits:" + Protocol.draw();
+  }
 
-    private List<Channel> own() {
-      return channels.values().stream().filter(channel -> channel.connection == this).toList();
-    }
+  /** The part of a key that tells its slot. */
+  private static String hashTag(String key) {
+    int open = key.indexOf('{');
+    int close = key.indexOf('}', open + 1);
+    return open >= 0 && close > open + 1 ? key.substring(open + 1, close) : key;
+  }
 
-    @Override
-    public void alive() {
-      isTested = false;
-    }
-
-    @Override
-    public void message(String text) {
-      alive();
-      int space = text.indexOf(' ');
-      Acquisition acquisition = space < 0 ? null : tags.get(text.substring(space + 1));
-      if (acquisition != null) {
-        acquisition.deliver(text.substring(0, space));
+  /** The slot of a hash tag: CRC16/XMODEM, by the Redis Cluster specification. */
+  static int slotOf(String tag) {
+    int crc = 0;
+    for (byte b : tag.getBytes(UTF_8)) {
+      crc ^= (b & 0xff) << 8;
+      for (int bit = 0; bit < 8; bit++) {
+        crc = (crc & 0x8000) != 0 ? crc << 1 ^ 0x1021 : crc << 1;
       }
     }
-
-    @Override
-    public void subscribed(String name) {
-      alive();
-      own().stream().filter(c -> c.name.equals(name)).forEach(c -> c.ready.complete(new Reply(name, null)));
-    }
-
-    /** The slot has moved, or the server has become a replica. */
-    @Override
-    public void unsubscribed(String name) {
-      alive();
-      own().stream().filter(c -> c.name.equals(name)).forEach(c -> remove(c, Answers.ASK_AGAIN));
-      if (own().isEmpty()) {
-        closed(Answers.ASK_AGAIN); // perhaps nobody listens at this node any more
-      }
-    }
-
-    /** It need not say for which channel: those that are not ready are subscribed to again. */
-    @Override
-    public void refused(Throwable error) {
-      alive();
-      Throwable why = Answers.hasCode(error, "NOPERM") ? forbid(error).error() : error;
-      own().stream().filter(channel -> !channel.ready.isDone()).forEach(channel -> remove(channel, why));
-    }
-
-    @Override
-    public void closed(Throwable error) {
-      connections.remove(node, this);
-      if (isEnded.getAndSet(true)) {
-        return;
-      }
-      boolean isKnown = error instanceof SlockException || error instanceof Answers.Unanswered;
-      Throwable why = isKnown ? error : new Answers.Unanswered(error, true);
-      own().forEach(channel -> remove(channel, why));
-      opened.thenAccept(Transport.Subscription::close);
-    }
+    return (crc & 0xffff) % SLOTS;
   }
 }

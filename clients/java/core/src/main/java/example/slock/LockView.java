@@ -2,43 +2,48 @@ package example.slock;
 
 import java.time.Duration;
 import java.util.List;
-import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
 
 /**
  * A lock as {@link java.util.concurrent.locks.Lock}, with the meaning of Redisson's {@code RLock}: the owner is a thread, and
- * may lock several times; as many unlocks release. A lock with a lease time above 0 is not renewed. Made by
- * {@link Locks#lock} and {@link ReadWriteLockView}; two views of one key by the same {@link Locks} are one.
+ * may lock several times; as many unlocks release. A lock with a lease time above 0 is not renewed, nor is one whose thread
+ * has ended. Two views of the same keys by one {@link Locks} are one. In place of {@code lockAsync}, which has no thread to own
+ * the lock, there is {@link Request#acquireAsync}.
  */
 public final class LockView implements Lock {
-  record Owner(String key, Thread thread) {}
+  private record Owner(List<String> keys, Thread thread) {}
 
   /** What a thread holds, and how often by mode: it may read while it writes. Only this thread changes it. */
-  record Held(Hold hold, int[] counts) {}
+  private record Held(Hold hold, int[] counts) {}
+
+  /** What threads hold by all views of one {@link Locks}. */
+  static final class Owners {
+    private final ConcurrentHashMap<Owner, Held> all = new ConcurrentHashMap<>();
+  }
 
   private final Locks locks;
-  private final String key;
+  private final List<String> keys;
   private final Mode mode;
-  /** Of all views of the locks. */
-  private final Map<Owner, Held> all;
+  private final Owners owners;
 
-  LockView(Locks locks, String key, Mode mode, Map<Owner, Held> all) {
+  LockView(Locks locks, List<String> keys, Mode mode, Owners owners) {
     this.locks = locks;
-    this.key = key;
+    this.keys = keys;
     this.mode = mode;
-    this.all = all;
+    this.owners = owners;
   }
 
   private Owner owner() {
-    return new Owner(key, Thread.currentThread());
+    return new Owner(keys, Thread.currentThread());
   }
 
   /** What this thread holds, or null. What was lost is held no more. */
   private Held held() {
-    Held held = all.get(owner());
-    return held != null && held.hold.problem() == null ? held : null;
+    Held held = owners.all.get(owner());
+    return held != null && held.hold.kept.check() == null ? held : null;
   }
 
   private static int count(Held held, Mode mode) {
@@ -51,19 +56,21 @@ public final class LockView implements Lock {
   }
 
   /**
-   * Locks once more, or takes the lock, and tells whether it is locked. A thread that reads cannot lock for writing: it
-   * would wait for itself.
+   * Locks once more, or takes the lock, and tells whether it is locked. A thread that reads cannot lock for writing: it would
+   * wait for itself.
    */
   private <E extends Exception> boolean lock(Duration lease, boolean isTry, Way<E> way) throws E {
     Held held = held();
     if (held == null) {
-      Request request = mode == Mode.READ ? locks.read(key) : locks.write(key);
+      String[] names = keys.toArray(String[]::new);
+      Thread thread = Thread.currentThread();
+      Request request = (mode == Mode.READ ? locks.read(names) : locks.write(names)).with(s -> s.isOwned = thread::isAlive);
       held = keep(way.use(lease == null ? request : request.ttl(lease).renew(false)));
     } else if (mode == Mode.WRITE && count(held, Mode.WRITE) == 0) {
-      held = null;
-      if (!isTry) {
-        throw new IllegalMonitorStateException("this thread reads " + key + ": it would wait for itself");
+      if (isTry) {
+        return false;
       }
+      throw new IllegalMonitorStateException("this thread reads " + getName() + ": it would wait for itself");
     } else if (lease != null) {
       held.hold.extend(lease);
     }
@@ -79,8 +86,8 @@ public final class LockView implements Lock {
     }
     Held held = new Held(hold, new int[Mode.values().length]);
     Owner owner = owner();
-    all.put(owner, held);
-    hold.onEnd(problem -> all.remove(owner, held));
+    owners.all.put(owner, held);
+    hold.kept.onEnd(problem -> owners.all.remove(owner, held));
     return held;
   }
 
@@ -88,7 +95,7 @@ public final class LockView implements Lock {
     lock(lease, false, Request::acquireUninterruptibly);
   }
 
-  /** Tells whether it was locked within the wait; null: without limit. */
+  /** Tells whether it was locked within the wait; null: without a limit. */
   private boolean lockInterruptibly(Duration wait, Duration lease) throws InterruptedException {
     if (Thread.interrupted()) {
       throw new InterruptedException();
@@ -97,9 +104,6 @@ public final class LockView implements Lock {
       try {
         return (wait == null ? request : request.waitFor(wait.isNegative() ? Duration.ZERO : wait)).acquire();
       } catch (SlockException.TimedOut e) {
-        if (wait == null || e.getCause() != null) {
-          throw e; // the server was not in reach
-        }
         return null;
       }
     });
@@ -114,12 +118,12 @@ public final class LockView implements Lock {
     return time > 0 ? of(time, unit) : null;
   }
 
-  /** The key. */
+  /** The key, or the keys. */
   public String getName() {
-    return key;
+    return String.join(", ", keys);
   }
 
-  /** Waits, also when interrupted: then the thread stays interrupted. The lock is renewed while it is held. */
+  /** Waits, also if interrupted: then the thread stays interrupted. The lock is renewed while it is held. */
   @Override
   public void lock() {
     lock(null);
@@ -142,7 +146,7 @@ public final class LockView implements Lock {
 
   @Override
   public boolean tryLock() {
-    return lock(null, true, request -> request.acquireUninterruptibly(true));
+    return lock(null, true, request -> request.join(true));
   }
 
   @Override
@@ -162,9 +166,9 @@ public final class LockView implements Lock {
    */
   @Override
   public void unlock() {
-    Held held = all.get(owner());
+    Held held = owners.all.get(owner());
     if (count(held, mode) == 0) {
-      throw new IllegalMonitorStateException("this thread does not hold " + key);
+      throw new IllegalMonitorStateException("this thread does not hold " + getName());
     }
     try {
       held.hold.check();
@@ -185,9 +189,9 @@ public final class LockView implements Lock {
     throw new UnsupportedOperationException();
   }
 
-  /** Whether anybody holds the lock in this mode; asks the server. */
+  /** Whether anybody holds the lock (of several keys: of the first one) in this mode; asks the server. */
   public boolean isLocked() {
-    return locks.info(key).mode() == mode || isHeldByCurrentThread();
+    return locks.info(keys.get(0)).mode() == mode || isHeldByCurrentThread();
   }
 
   /** Asks no server: a thread that has lost the lock does not hold it. */
@@ -200,27 +204,24 @@ public final class LockView implements Lock {
     return count(held(), mode);
   }
 
-  /** Until the deadline of the last holder, in ms; -2 when nobody holds the lock. Asks the server. */
+  /** Until the deadline of the last holder, in ms; -2 if nobody holds the lock. Asks the server. */
   public long remainTimeToLive() {
-    Status.Info info = locks.info(key);
+    Info info = locks.info(keys.get(0));
     return info.mode() == Mode.FREE ? -2 : info.remaining().toMillis();
   }
 
   /** Releases the lock, whoever holds it, and tells whether somebody did. */
   public boolean forceUnlock() {
-    Status.Info info = locks.info(key);
+    Info info = locks.info(keys.get(0));
     if (info.mode() != mode) {
       return false;
     }
-    all.forEach((owner, held) -> {
-      if (owner.key.equals(key)) {
-        held.hold.update(l -> l.state = Lease.State.ENDED); // here, too, nobody holds it any more
+    owners.all.forEach((owner, held) -> {
+      if (owner.keys.equals(keys)) {
+        held.hold.kept.finish(); // here, too, nobody holds it any more
       }
     });
-    int left = Math.max(1, info.readers()); // some are not listed
-    for (int released = 1; released > 0 && left > 0 && info.mode() == mode; left -= released, info = locks.info(key)) {
-      released = info.holders().stream().mapToInt(holder -> locks.release(List.of(key), holder.token())).sum();
-    }
+    info.holders().forEach(holder -> locks.release(keys, holder.token()));
     return true;
   }
 

@@ -1,203 +1,282 @@
 package example.slock;
 
+import static example.slock.Protocol.unwrap;
+
+import example.slock.Acquisition.Grant;
+import example.slock.Transport.Call;
+import java.util.ArrayList;
 import java.util.List;
-import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.function.BooleanSupplier;
+import java.util.concurrent.Executor;
+import java.util.concurrent.ForkJoinPool;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.locks.LockSupport;
 import java.util.function.Function;
-import java.util.function.Supplier;
-import java.util.stream.IntStream;
+import java.util.function.LongFunction;
 
 /**
- * What a program makes once, by {@code LettuceLocks} or {@code JedisLocks}: it gives requests, and carries them out on one
- * server or cluster. All methods may be called by several threads at once.
+ * What a program asks for locks. Make one for the program, from the client of a Redis client library that the program has:
+ * {@code LettuceLocks.of}, {@code JedisLocks.of}. All methods may be called by several threads at once.
  */
-public final class Locks extends Locker {
-  final Servers servers;
-  final Listener listener;
-  private final Set<String> permitted = ConcurrentHashMap.newKeySet();
-  private final Map<LockView.Owner, LockView.Held> views = new ConcurrentHashMap<>();
+public final class Locks implements AutoCloseable {
+  /** An acquisition that has begun. Without a hold, a try was refused. */
+  record Acquiring(Acquisition acquisition, CompletableFuture<Hold> hold) {}
 
-  /** A program makes its locks by {@code LettuceLocks} or {@code JedisLocks}. */
+  final Settings settings;
+  final Reporter report;
+  final Backend backend;
+  final List<Server> servers = new ArrayList<>();
+  volatile boolean isClosing;
+  volatile boolean isClosed;
+  private final Set<Acquisition> running = ConcurrentHashMap.newKeySet();
+  private final Set<Kept> holds = ConcurrentHashMap.newKeySet();
+  private final LockView.Owners owners = new LockView.Owners();
+
+  /** On the server or cluster of a transport. It sends nothing. */
   public Locks(Transport transport, Options options) {
-    super(options);
-    servers = new Servers(transport, report);
-    listener = new Listener(servers);
+    this(List.of(transport), options, false);
   }
 
-  /** The lock of the key as {@link java.util.concurrent.locks.Lock}: the owner is a thread. */
-  public LockView lock(String key) {
-    return new LockView(this, key, Mode.WRITE, views);
+  private Locks(List<Transport> transports, Options options, boolean isQuorum) {
+    settings = options.settings;
+    report = new Reporter(settings.hooks);
+    transports.forEach(transport -> servers.add(new Server(transport, this)));
+    backend = isQuorum ? new Quorum(this) : new Single(servers.get(0));
   }
 
-  /** The lock of the key as {@link java.util.concurrent.locks.ReadWriteLock}: the owner is a thread. */
+  /**
+   * On several independent servers: not replicas or nodes of one another. Their number should be odd. A hold counts while a
+   * majority of the servers has it, so that it outlives the loss of a minority. A quorum polls.
+   */
+  public static Locks quorum(List<Transport> transports, Options options) {
+    Settings.require(!transports.isEmpty(), "a quorum needs servers");
+    return new Locks(transports, options, true);
+  }
+
+  /** A request for the lock of all keys, or of none, as the one writer. It sends nothing. */
+  public Request write(String... keys) {
+    return new Request(this, List.of(keys), Mode.WRITE, settings);
+  }
+
+  /** A request for the lock of all keys, or of none, as a reader. It sends nothing. */
+  public Request read(String... keys) {
+    return new Request(this, List.of(keys), Mode.READ, settings);
+  }
+
+  /** The lock of a key, or of all keys at once, as {@link java.util.concurrent.locks.Lock}: its owner is a thread. */
+  public LockView lock(String... keys) {
+    return new LockView(this, List.of(keys), Mode.WRITE, owners);
+  }
+
+  /** The lock of a key as {@link java.util.concurrent.locks.ReadWriteLock}: its owners are threads. */
   public ReadWriteLockView readWriteLock(String key) {
-    return new ReadWriteLockView(new LockView(this, key, Mode.READ, views), lock(key));
-  }
-
-  @Override
-  CompletableFuture<Integer> releaseToken(Commands owner) {
-    return ask("release", owner, retryEnd(), limit -> send(owner, owner.releaseInAnyMode(), limit))
-        .result.thenApply(reply -> ((Long) reply.get()).intValue());
-  }
-
-  long retryEnd() {
-    return Clock.in(options.retryFor);
-  }
-
-  /** Sends one command, and gives its answer by the limit. */
-  CompletableFuture<Reply> send(Commands owner, List<String> command, long limit) {
-    return pipeline(owner, List.of(command), limit).thenApply(all -> all.at(0));
-  }
-
-  /** Sends commands that go together, and gives the list of their answers. */
-  CompletableFuture<Reply> pipeline(Commands owner, List<List<String>> commands, long limit) {
-    return call(owner, commands, Call.Use.COMMANDS, limit, () -> false).answer;
-  }
-
-  /** Sends commands that go together, unless they are given up before. */
-  Call call(Commands owner, List<List<String>> commands, Call.Use use, long limit, BooleanSupplier isGivenUp) {
-    return new Call(servers, commands, use, limit, isGivenUp).start(servers.find(owner.key()));
+    return new ReadWriteLockView(new LockView(this, List.of(key), Mode.READ, owners),
+        new LockView(this, List.of(key), Mode.WRITE, owners));
   }
 
   /**
-   * Asks, before anything is held, whether the user may release what is asked for: a token that nobody has asks for the
-   * end of a hold that nobody has. After any answer but NOPERM it does not ask again, and asks what follows.
+   * Releases what an owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on how many nodes
+   * of a quorum. It is for a token that another process took; a {@link Hold} has {@link Hold#release}.
    */
-  CompletableFuture<Reply> ifPermitted(Commands owner, Mode mode, long limit, BooleanSupplier isGivenUp,
-      Supplier<CompletableFuture<Reply>> ask) {
-    List<String> release = owner.release(mode, Commands.NO_FENCE);
-    if (permitted.contains(release.get(0))) {
-      return ask.get();
+  public int release(List<String> keys, String token) {
+    Request request = new Request(this, List.copyOf(keys), Mode.READ, settings).token(token);
+    request.check();
+    return Caller.join(on -> backend.release(request, on));
+  }
+
+  /** Tells who holds the lock of the key and who waits for it, all of them. */
+  public Info info(String key) {
+    Settings.require(!key.isEmpty(), "a key must not be empty");
+    String name = settings.prefix + key;
+    return Caller.join(on -> query(name, List.of("SLOCK.INFO", name, "FULL", "COUNT", 0L), on)).of(Info::of);
+  }
+
+  /** Tells which locks are waited for whose names begin with the prefix, on all nodes, the longest wait first. */
+  public List<Info.Queue> queues() {
+    return Caller.join(on -> query("", List.of("SLOCK.QUEUES", "COUNT", 0L), on))
+        .of(replies -> Info.queues(replies, settings.prefix));
+  }
+
+  /** A reply to a question; null is possible. */
+  private record Told(Object value) {
+    <T> T of(Function<Object, T> read) {
+      return read.apply(value);
     }
-    Commands nobody = new Commands(owner.keys(), Commands.newToken(), true);
-    List<List<String>> commands = nobody.cancel();
-    commands.add(nobody.release(mode, Commands.NO_FENCE));
-    commands.add(nobody.releaseInAnyMode("FENCE", Commands.NO_FENCE));
-    return call(owner, commands, Call.Use.COMMANDS, limit, isGivenUp).answer.thenCompose(all -> {
-      Reply refusal = IntStream.range(0, commands.size()).mapToObj(all::at)
-          .filter(reply -> Answers.hasCode(reply.error(), "NOPERM")).findFirst().orElse(all);
-      if (refusal.error() != null) {
-        return CompletableFuture.completedFuture(refusal);
-      }
-      permitted.add(release.get(0));
-      return ask.get();
-    });
   }
 
-  /** Repeats for a caller. After {@link #close} this is an error, where it is not the end of a hold. */
-  Repetition ask(String what, Commands owner, long end, Repetition.Try send) {
-    return repeat(what, owner, end,
-        isClosing() ? limit -> CompletableFuture.completedFuture(Reply.failed(new SlockException.Closed())) : send);
-  }
-
-  Repetition repeat(String what, Commands owner, long end, Repetition.Try send) {
-    Repetition repetition = new Repetition(this, what, owner.keys(), end, send);
-    noted(new Pending<>(repetition.result, why -> {})); // it is not given up, but waited for
-    repetition.attempt();
-    return repetition;
-  }
-
-  // --- the end of an acquisition in doubt
-
-  /**
-   * Gives an acquisition up in the background: withdraws what waits, refuses what comes later, and releases what was given.
-   * It is sent whole until it is answered. The request may wait by the channel (null: by none).
-   */
-  Repetition giveUp(Commands owner, long ttl, Listener.Channel waitsBy) {
-    // After the ttl nothing is left of a grant anyway.
-    long end = Clock.now() + Math.min(ttl + options.retryFor, Commands.REFUSE_MS * Clock.MS);
-    Repetition asked = repeat("end", owner, end, limit -> endOnce(owner, Commands.NO_FENCE, limit));
-    asked.result.thenAccept(reply -> {
-      // The server forgets the request when nobody listens to its channel.
-      if (reply.error() instanceof SlockException.TimedOut && waitsBy != null) {
-        listener.close(waitsBy, reply.error());
-      }
-    });
-    return asked;
+  private CompletableFuture<Told> query(String key, List<Object> words, Executor on) {
+    checkOpen(List.of());
+    List<String> names = key.isEmpty() ? List.of() : List.of(key.substring(settings.prefix.length()));
+    return repeat(names, until -> servers.get(0).send(new Call(key, 1, words, List.of(), 0, false), until, on)
+        .thenApply(reply -> {
+          Server.number(reply.value());
+          if (key.isEmpty()) {
+            ((List<?>) reply.value()).forEach(Server::number);
+          }
+          return new Told(reply.value());
+        }), on);
   }
 
   /**
-   * Gives how many keys that released. A given token is released by its fence; when that is not the one that is known, it
-   * is asked again.
+   * Ends the waits and the renewals. Waits, and all later calls except the release of a hold, end with
+   * {@link SlockException.Closed}. It waits until that is done, for at most {@link Options#retryFor}. It releases nothing:
+   * holds that are still there are lost at the end of their ttl. The program's client stays open.
    */
-  CompletableFuture<Reply> endOnce(Commands owner, long fence, long limit) {
-    List<List<String>> commands = owner.end(fence);
-    int last = commands.size() - 1;
-    return pipeline(owner, commands, limit).thenCompose(all -> {
-      Reply released = all.at(last);
-      boolean isLast = !owner.given() || released.error() != null || released.number() > 0;
-      long found = isLast ? 0 : Math.max(all.at(last - 2).number(), all.at(last - 1).number());
-      return found > 0 ? endOnce(owner, found, limit) : CompletableFuture.completedFuture(released);
+  @Override
+  public void close() {
+    isClosing = true;
+    running.forEach(acquisition -> acquisition.leave(new SlockException.Closed(acquisition.names)));
+    long end = Clock.now() + settings.retryFor;
+    while ((!running.isEmpty() || !servers.stream().allMatch(Server::isIdle)) && Clock.now() < end) {
+      LockSupport.parkNanos(Clock.MS);
+    }
+    isClosed = true;
+    servers.forEach(server -> {
+      server.listener.close();
+      server.transport.close();
     });
   }
 
-  @Override
-  Lease.Drift drift() {
-    return Lease.Drift.ONE_SERVER;
+  /** Releases all holds, and closes. */
+  public void closeAndRelease() {
+    Caller.join(on -> CompletableFuture.allOf(holds.stream().map(kept -> kept.release(on).exceptionally(error -> null))
+        .toArray(CompletableFuture[]::new)));
+    close();
   }
 
-  @Override
-  Pending<Hold> begin(Request request, boolean once) {
-    Commands owner = request.owner();
-    Acquisition acquisition =
-        new Acquisition(this, owner, request, owner.lock(request.mode, request.options), once, false);
-    Pending<Hold> pending = noted(new Pending<>(acquisition.result.thenApply(
-        grant -> grant == null ? null : new Hold(request, owner, grant).begin()), acquisition::cancel));
-    acquisition.attempt();
-    return pending;
+  // --- for the package
+
+  void checkOpen(List<String> keys) {
+    if (isClosing) {
+      throw new SlockException.Closed(keys);
+    }
   }
 
-  @Override
-  CompletableFuture<Hold> adopt(Request request) {
-    Commands owner = request.owner();
-    Repetition asked = ask("adoption", owner, retryEnd(),
-        limit -> send(owner, owner.refresh(request.mode, request.options.ttl), limit));
-    return asked.result.thenApply(reply -> {
-      if (reply.error() instanceof SlockException.WrongMode || reply.error() == null && reply.number() == 0) {
-        throw new SlockException.NotHeld("not all keys, for " + request.mode, reply.error());
+  /** On the executor of the options, or on another one if that takes nothing. */
+  void execute(Runnable task) {
+    try {
+      settings.executor.execute(task);
+    } catch (RejectedExecutionException e) {
+      ForkJoinPool.commonPool().execute(task);
+    }
+  }
+
+  /** A future that is completed by the executor of the options. */
+  <T> CompletableFuture<T> told(CompletableFuture<T> result) {
+    CompletableFuture<T> future = new CompletableFuture<>();
+    result.whenComplete((value, error) -> execute(() -> {
+      if (error == null) {
+        future.complete(value);
+      } else {
+        future.completeExceptionally(unwrap(error));
       }
-      return new Hold(request, owner, new Lease.Grant(request.mode, (Long) reply.get(), asked.sent, false)).begin();
+    }));
+    return future;
+  }
+
+  <T> CompletableFuture<T> repeat(List<String> names, LongFunction<CompletableFuture<T>> attempt, Executor on) {
+    return servers.get(0).repeat(names, settings.retryFor, attempt, on);
+  }
+
+  /** The part of a ttl that counts for the validity. */
+  long counted(long ttl) {
+    return backend instanceof Quorum quorum ? quorum.counted(ttl) : Lease.counted(ttl);
+  }
+
+  void begin(Acquisition acquisition) {
+    running.add(acquisition);
+    if (isClosing) {
+      acquisition.leave(new SlockException.Closed(acquisition.names));
+    }
+  }
+
+  void end(Acquisition acquisition) {
+    running.remove(acquisition);
+  }
+
+  Acquiring acquire(Request wanted, boolean isTry, Executor on) {
+    wanted.check();
+    Request request = wanted.metadata(wanted.settings.metadata()); // of this thread
+    Acquisition acquisition = backend.acquisition(request, isTry, on);
+    begin(acquisition);
+    CompletableFuture<Hold> hold = acquisition.start().handle((grant, failure) -> {
+      Throwable error = unwrap(failure);
+      if (error != null || grant == null) {
+        acquisition.abandon();
+      }
+      end(acquisition);
+      report.waited(request.label(), acquisition.began, error == null && grant == null, error);
+      if (error != null) {
+        throw Protocol.failure(error);
+      }
+      return grant == null ? null
+          : new Hold(new Kept(this, acquisition.keeper(), acquisition.owner(), request.settings, request.mode, grant));
+    });
+    return new Acquiring(acquisition, hold);
+  }
+
+  CompletableFuture<Hold> adopt(Request request, Executor on) {
+    return backend.adopt(request, on).thenApply(adopted -> new Hold(
+        new Kept(this, adopted.keeper(), adopted.owner(), request.settings, request.mode, adopted.grant())));
+  }
+
+  void watch(Kept kept) {
+    holds.add(kept);
+    if (!isClosing) {
+      backend.follow(kept.owner.keys().get(0));
+    }
+  }
+
+  void unwatch(Kept kept) {
+    holds.remove(kept);
+  }
+
+  /** Extends all holds: the primary may be another one, which has not all of them. */
+  void confirm() {
+    holds.forEach(kept -> {
+      backend.follow(kept.owner.keys().get(0));
+      kept.confirm();
     });
   }
 
-  /** Who holds the lock of the key and who waits for it, at most 100 each. */
-  public Status.Info info(String key) {
-    return Pending.join(() -> infoAsync(key));
-  }
+  /** One server or cluster. */
+  private record Single(Server server) implements Backend {
+    @Override
+    public void check(Request request) {}
 
-  /** As {@link #info}, without a thread that waits. */
-  public CompletableFuture<Status.Info> infoAsync(String key) {
-    Commands about = new Commands(List.of(key), "", true);
-    return query(about, limit -> send(about, List.of("SLOCK.INFO", key, "FULL"), limit), Status::info);
-  }
+    @Override
+    public Acquisition acquisition(Request r, boolean isTry, Executor on) {
+      Protocol.Owner owner = Protocol.Owner.of(r.keys, r.settings);
+      return new ServerAcquisition(server, owner, owner.lock(r.mode, r.settings), r.settings, isTry, on);
+    }
 
-  /** Which locks are waited for, on all nodes of a cluster, the longest wait first. */
-  public List<Status.Queue> queues() {
-    return Pending.join(this::queuesAsync);
-  }
+    @Override
+    public CompletableFuture<Adopted> adopt(Request r, Executor on) {
+      Protocol.Owner owner = Protocol.Owner.of(r.keys, r.settings);
+      return server.ask(r.keys, server.settings.retryFor, owner.adopt(r.mode, r.settings), on).handle((answer, failure) -> {
+        boolean isWrong = unwrap(failure) instanceof SlockException.WrongMode;
+        if (failure != null && !isWrong) {
+          throw Protocol.failure(unwrap(failure));
+        } else if (isWrong || answer.number() == 0) {
+          throw new SlockException.NotHeld(r.keys, r.mode);
+        }
+        return new Adopted(server, owner, new Grant(answer.number(), answer.sent()));
+      });
+    }
 
-  /** As {@link #queues}, without a thread that waits. */
-  public CompletableFuture<List<Status.Queue>> queuesAsync() {
-    List<List<String>> command = List.of(List.of("SLOCK.QUEUES", "COUNT", "0"));
-    CompletableFuture<Reply> none = CompletableFuture.completedFuture(new Reply(List.of(), null));
-    return query(new Commands(List.of("the queues"), "", true), limit -> servers.all().thenCompose(nodes -> nodes.stream()
-        .map(node -> new Call(servers, command, Call.Use.COMMANDS, limit, () -> false)
-            .start(CompletableFuture.completedFuture(node)).answer.thenApply(all -> all.at(0)))
-        .reduce(none, (some, more) -> some.thenCombine(more, Reply::and))), Status::queues);
-  }
+    @Override
+    public CompletableFuture<Integer> release(Request r, Executor on) {
+      return server.ask(r.keys, server.settings.retryFor, Protocol.Owner.of(r.keys, r.settings).end(0), on)
+          .thenApply(answer -> (int) answer.number());
+    }
 
-  /** Asks for no longer than {@link Options#retryFor}. */
-  private <T> CompletableFuture<T> query(Commands about, Repetition.Try send, Function<Object, T> read) {
-    return Pending.unwrapped(ask("answer", about, retryEnd(), send).result
-        .thenApply(reply -> read.apply(reply.get())));
-  }
-
-  @Override
-  void disconnect(long end) {
-    servers.close();
-    listener.close();
+    @Override
+    public void follow(String key) {
+      if (server.topology.hasFailover()) {
+        server.listener.channel(key, true);
+      }
+    }
   }
 }

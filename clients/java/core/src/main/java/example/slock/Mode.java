@@ -2,9 +2,14 @@ package example.slock;
 
 import java.util.Locale;
 
-/** How a lock is held: by one writer, or by readers. FREE is only in what the server tells. */
+/** How a lock is held. */
 public enum Mode {
-  WRITE, READ, FREE;
+  /** By one writer, which excludes all others. */
+  WRITE,
+  /** By readers, which exclude only writers. */
+  READ,
+  /** By nobody. */
+  FREE;
 
   @Override
   public String toString() {

@@ -3,55 +3,51 @@ package example.slock;
 import java.time.Duration;
 import java.util.concurrent.ThreadLocalRandom;
 
-/** How polling asks again: the pauses, and how often. */
+/** The pauses between attempts. */
 public final class Polling {
+  /** After errors that pass. */
   static final Polling AFTER_ERRORS = exponential(Duration.ofMillis(10), Duration.ofSeconds(1));
-  static final Polling OF_QUORUM = exponential(Duration.ofMillis(20), Duration.ofMillis(250));
+  /** Of a request that cannot wait by a message. */
+  static final Polling REFUSED = exponential(Duration.ofMillis(20), Duration.ofSeconds(1));
 
   private final long first;
   private final long most;
+  private final boolean isRandom;
   private final int attempts;
 
-  private Polling(long first, long most, int attempts) {
+  private Polling(long first, long most, boolean isRandom, int attempts) {
     this.first = first;
-    this.most = Math.max(first, most);
+    this.most = most;
+    this.isRandom = isRandom;
     this.attempts = attempts;
   }
 
-  /** Asks once. */
+  /** No further attempt. */
   public static Polling none() {
-    return new Polling(0, 0, 0);
+    return constant(Duration.ZERO).limit(0);
   }
 
-  /** Asks again after each pause. */
+  /** A pause of one length before each further attempt. */
   public static Polling constant(Duration pause) {
-    return new Polling(Clock.nanos(pause), 0, Integer.MAX_VALUE);
+    return new Polling(Clock.nanos(pause), Clock.nanos(pause), false, Integer.MAX_VALUE);
   }
 
-  /**
-   * Asks again after pauses that begin with first and double up to most. Each is shortened by a random part of up to a
-   * half, so that contenders do not ask in step.
-   */
+  /** Pauses that double up to the most. Each is shortened by a random part of up to a half. */
   public static Polling exponential(Duration first, Duration most) {
-    return new Polling(Clock.nanos(first), Clock.nanos(most), Integer.MAX_VALUE);
+    return new Polling(Clock.nanos(first), Clock.nanos(most), true, Integer.MAX_VALUE);
   }
 
-  /** With at most so many further attempts after the first. */
+  /** The same for at most so many further attempts. */
   public Polling limit(int attempts) {
-    return new Polling(first, most, attempts);
+    return new Polling(first, most, isRandom, attempts);
   }
 
-  /** Whether there is a further attempt after so many. */
-  boolean hasMore(int further) {
-    return further < attempts;
-  }
-
-  /** The pause before the further attempt n, counted from 0. */
+  /** The pause before the further attempt n, counted from 0, or -1 if there is none. */
   long pause(int n) {
-    if (first == most) {
-      return first;
+    if (n >= attempts) {
+      return -1;
     }
-    long pause = (long) Math.min(most, first * Math.pow(2, n));
-    return pause / 2 + ThreadLocalRandom.current().nextLong(pause / 2 + 1);
+    long pause = Math.min(first << Math.min(n, 20), Math.max(first, most));
+    return isRandom ? pause / 2 + ThreadLocalRandom.current().nextLong(pause / 2 + 1) : pause;
   }
 }

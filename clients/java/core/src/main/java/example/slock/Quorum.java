@@ -1,128 +1,162 @@
 package example.slock;
 
+import example.slock.Acquisition.Grant;
+import example.slock.SlockException.NodeReply;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Executor;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Predicate;
 
-/**
- * Locks on several independent servers: N {@link Locks}, and arithmetic. A hold counts while a majority of the servers
- * has it, so that it outlives the loss of a minority. It polls, because no server knows of the others.
- */
-public final class Quorum extends Locker {
-  final List<Locks> nodes;
+/** Several independent servers, and arithmetic. The algorithm is that of redsync and of the Redis documentation. */
+final class Quorum implements Backend {
+  final List<Server> nodes;
+  final Settings settings;
 
-  /** Not from replicas or nodes of one another. Their number should be odd. Nothing is sent. */
-  public Quorum(List<? extends Transport> transports, Options options) {
-    super(options);
-    Options.require(!transports.isEmpty(), "a quorum needs servers");
-    Options each = options.copy().hooks(Reporter.SILENT); // a loss at one node is no loss
-    nodes = transports.stream().map(transport -> new Locks(transport, each)).toList();
+  Quorum(Locks locks) {
+    nodes = locks.servers;
+    settings = locks.settings;
+  }
+
+  /** The part of a ttl that counts for the validity. */
+  long counted(long ttl) {
+    return ttl - (long) (ttl * settings.driftFactor) - 2 * Clock.MS;
   }
 
   @Override
-  CompletableFuture<Integer> releaseToken(Commands owner) {
-    return new QuorumHold(this, write(owner.keys().toArray(String[]::new)))
-        .each(options.ttl, tally -> false, vote -> vote.locks.releaseToken(owner).thenApply(n -> n > 0))
-        .thenApply(Tally::granted);
+  public void check(Request r) {
+    Settings.require(counted(r.settings.ttl) > 0, "the ttl of a quorum must be above 2 ms and the drift");
   }
 
   @Override
-  Lease.Drift drift() {
-    return new Lease.Drift(options.driftFactor, 2 * Clock.MS);
-  }
+  public void follow(String key) {}
 
-  /** How long to wait for one node. */
-  long nodeTimeout(long ttl) {
-    long timeout = options.nodeTimeout > 0 ? options.nodeTimeout
-        : Math.min(Math.max(ttl / 20, 50 * Clock.MS), options.retryFor);
-    return Math.min(timeout, ttl * 9 / 10);
+  @Override
+  public Acquisition acquisition(Request request, boolean isTry, Executor on) {
+    return new QuorumAcquisition(this, request, isTry, on);
   }
 
   @Override
-  void disconnect(long end) {
-    nodes.forEach(node -> node.close(end));
+  public CompletableFuture<Adopted> adopt(Request r, Executor on) {
+    Votes votes = new Votes(this, r);
+    return votes.ask(r.settings.ttl, tally -> false,
+        (node, until) -> node.take(votes.owner.adopt(r.mode, r.settings), until)).thenCompose(tally -> {
+          if (tally.isGranted()) {
+            return CompletableFuture.completedFuture(new Adopted(votes, votes.owner, new Grant(0, votes.sent)));
+          }
+          return CompletableFuture.failedFuture(tally.isRefused() ? new SlockException.NotHeld(r.keys, r.mode)
+              : tally.missed(r.keys, Clock.now() - votes.sent));
+        });
   }
 
   @Override
-  Pending<Hold> begin(Request request, boolean once) {
-    Attempts attempts = new Attempts(request, once);
-    Pending<Hold> pending = noted(new Pending<>(attempts.result, attempts::cancel));
-    attempts.attempt();
-    return pending;
+  public CompletableFuture<Integer> release(Request r, Executor on) {
+    Votes votes = new Votes(this, r);
+    return votes.ask(r.settings.ttl, tally -> false, (node, until) -> node.release(votes.owner, until))
+        .thenApply(tally -> (int) tally.count(NodeReply::granted));
   }
 
-  @Override
-  CompletableFuture<Hold> adopt(Request request) {
-    QuorumHold hold = new QuorumHold(this, request);
-    return hold.each(request.options.ttl, tally -> false, hold::adopt).thenApply(tally -> {
-      if (tally.isGranted()) {
-        return hold.begin();
-      }
-      throw tally.isRefusal() ? new SlockException.NotHeld("not all keys, for " + request.mode, null)
-          : tally.over(request.keys);
-    });
+  /** The replies of all nodes. Those that have not replied have an error that says that nothing came. */
+  record Tally(List<NodeReply> replies) {
+    long count(Predicate<NodeReply> is) {
+      return replies.stream().filter(is).count();
+    }
+
+    boolean isGranted() {
+      return count(NodeReply::granted) > replies.size() / 2;
+    }
+
+    /** Others have the lock at so many nodes that there can be no majority, whatever the others say. */
+    boolean isRefused() {
+      return count(r -> !r.granted() && r.error() == null) > (replies.size() - 1) / 2;
+    }
+
+    /** A majority is out of reach. */
+    boolean isOutOfReach() {
+      return count(r -> !r.granted() && !Server.isSilent(r.error())) > (replies.size() - 1) / 2;
+    }
+
+    /** A majority of nodes gives errors that last. */
+    boolean isFinal() {
+      return count(r -> r.error() != null && !Protocol.passes(r.error())) > replies.size() / 2;
+    }
+
+    boolean isCertain() {
+      return isGranted() || isRefused();
+    }
+
+    /** The error of a call that got no majority. */
+    SlockException missed(List<String> keys, long waited) {
+      String text = "no majority of " + replies.size() + " nodes after " + Clock.text(waited);
+      SlockException missed = new SlockException.QuorumMissed(keys, text, replies);
+      return isRefused() ? new SlockException.TimedOut(keys, text, List.of(), missed) : missed;
+    }
+
+    /** The same without grants: they came too late, or were too few. */
+    Tally inVain() {
+      return new Tally(replies.stream().map(r -> r.granted() ? new NodeReply(r.node(), false, new RuntimeException(
+          "granted, and released since there was no majority")) : r).toList());
+    }
   }
 
-  /** One use of a request: attempts until a majority has granted. A step that comes after the end leads to nothing. */
-  private final class Attempts {
-    final CompletableFuture<Hold> result = new CompletableFuture<>();
+  /** An acquisition at a quorum: each attempt has an owner token of its own. */
+  private static final class QuorumAcquisition extends Acquisition {
+    private final Quorum quorum;
     private final Request request;
-    private final boolean isTry;
-    private final long deadline;
-    /** Until when it is asked again while no majority answers. */
-    private long limit;
-    private final Polling polling = options.waiting == Options.Waiting.POLL ? options.polling : Polling.OF_QUORUM;
-    private volatile QuorumHold asked;
-    private int count;
+    private Votes votes;
+    private Tally lastTally;
 
-    Attempts(Request request, boolean isTry) {
+    QuorumAcquisition(Quorum quorum, Request request, boolean isTry, Executor on) {
+      super(quorum.settings, request.keys, request.settings, isTry, on);
+      this.quorum = quorum;
       this.request = request;
-      this.isTry = isTry;
-      deadline = Clock.in(request.options.wait);
-      limit = Clock.in(options.retryFor);
+      polling = quorum.settings.polling;
     }
 
-    void cancel(Throwable why) {
-      if (result.completeExceptionally(why) && asked != null) {
-        asked.releaseAll();
-      }
+    @Override
+    Keeper keeper() {
+      return votes;
     }
 
-    /**
-     * Asks all nodes once, with a token of its own. When the majority is out of reach it releases, so that others may have
-     * it, and waits for the other answers only to tell them; with failFast it does not.
-     */
-    void attempt() {
-      QuorumHold hold = new QuorumHold(Quorum.this, request);
-      asked = hold;
-      if (result.isDone()) {
-        return;
-      }
-      hold.each(request.options.ttl, tally -> {
-        if (tally.isOutOfReach()) {
-          hold.releaseAll();
+    @Override
+    Protocol.Owner owner() {
+      return votes.owner;
+    }
+
+    /** An attempt that failed has been ended. */
+    @Override
+    void abandon() {}
+
+    @Override
+    CompletableFuture<Throwable> failed(boolean isTimedOut) {
+      return CompletableFuture.completedFuture(lastTally == null ? Server.noAnswer(names, Clock.now() - began, last)
+          : lastTally.missed(names, Clock.now() - began));
+    }
+
+    @Override
+    CompletableFuture<Grant> send() {
+      votes = new Votes(quorum, request);
+      return votes.attempt(this).handle((tally, error) -> {
+        if (error != null) {
+          throw Protocol.failure(Protocol.unwrap(error));
         }
-        return tally.isGranted() || tally.isOutOfReach() && options.failFast;
-      }, vote -> hold.acquire(vote, request.options.ttl)).thenAccept(tally -> {
-        if (tally.isGranted() && !hold.timeLeft().isZero() && result.complete(hold)) {
-          hold.begin(); // the other nodes may still grant
+        lastTally = tally;
+        last = null;
+        if (isLeft()) {
+          return CompletableFuture.<Grant>failedFuture(Protocol.Signal.LEFT);
+        } else if (tally.isGranted()) {
+          return CompletableFuture.completedFuture(new Grant(0, votes.sent));
+        } else if (tally.isRefused() && isTry) {
+          return CompletableFuture.<Grant>completedFuture(null);
+        } else if (isOnce || tally.isFinal()) {
+          return failed(false).thenCompose(CompletableFuture::<Grant>failedFuture);
+        } else if (tally.isRefused()) {
+          contact = Clock.now();
         } else {
-          hold.releaseAll().thenRun(() -> judge(tally)); // else the next attempt would find what this one holds
+          last = new TimeoutException("too few nodes replied");
         }
-      });
-    }
-
-    private void judge(Tally tally) {
-      boolean isOnce = isTry || request.options.wait == 0;
-      long pause = polling.pause(count);
-      limit = tally.isRefusal() ? Clock.in(options.retryWaitFor) : limit;
-      boolean hasMore = polling.hasMore(count++) && Clock.until(Math.min(deadline, limit)) >= pause;
-      if (isTry && tally.isRefusal()) {
-        result.complete(null);
-      } else if (isOnce || !tally.mayHelp() || !hasMore) {
-        result.completeExceptionally(tally.over(request.keys));
-      } else {
-        Timers.at(Clock.in(pause), this::attempt);
-      }
+        return CompletableFuture.<Grant>failedFuture(Protocol.Signal.POLL);
+      }).thenCompose(done -> done);
     }
   }
 }

@@ -3,77 +3,86 @@ package example.slock;
 import java.lang.System.Logger;
 import java.lang.System.Logger.Level;
 import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CancellationException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 
-/** Calls the hooks and writes the log. It decides nothing, and what a hook throws is logged. */
+/** Calls the hooks and writes the log of one {@link Locks}. It decides nothing. */
 final class Reporter {
   private static final Logger LOG = System.getLogger("example.slock");
-  /** How long the server does not answer before that is logged: a connection may be lost at any time. */
+  /** How long no reply comes before that is logged: a connection may be lost at any time. */
   private static final long LOG_OUTAGE_AFTER = Clock.SECOND;
 
-  /** Of the nodes of a quorum, which itself tells what there is to tell: without a log, too. */
-  static final Hooks SILENT = new Hooks() {};
-
   private final Hooks hooks;
-  private final AtomicLong failingSince = new AtomicLong(Clock.NONE);
+  private final AtomicLong failingSince = new AtomicLong(Clock.NEVER);
   private final AtomicBoolean isUnreached = new AtomicBoolean();
 
   Reporter(Hooks hooks) {
     this.hooks = hooks;
   }
 
-  void waited(String label, long began, String outcome) {
-    tell(() -> hooks.waited(label, Duration.ofNanos(Clock.now() - began), outcome));
+  void waited(String label, long began, boolean isRefused, Throwable error) {
+    String outcome = isRefused ? "refused" : error == null ? "granted" : error instanceof SlockException.TimedOut ? "timed out"
+        : error instanceof CancellationException ? "cancelled" : error.getClass().getSimpleName();
+    run(() -> hooks.waited(label, Duration.ofNanos(Clock.now() - began), outcome));
   }
 
-  void held(String label, long began) {
-    tell(() -> hooks.held(label, Duration.ofNanos(Clock.now() - began)));
+  void held(String label, long nanos) {
+    run(() -> hooks.held(label, Duration.ofNanos(nanos)));
   }
 
   void lost(String label, SlockException.Lost loss) {
-    log(Level.WARNING, "a lock is lost: " + label, loss);
-    tell(() -> hooks.lost(label, loss.reason()));
+    log(Level.WARNING, "a lock was lost", loss.keys(), label, loss);
+    run(() -> hooks.lost(label, loss));
   }
 
-  void renewalFailed(String label, Throwable error) {
-    log(Level.DEBUG, "a renewal failed: " + label, error);
-    tell(() -> hooks.renewalFailed(label, error));
+  void renewalFailed(String label, List<String> keys, Throwable error) {
+    log(Level.DEBUG, "a renewal failed", keys, label, error);
+    run(() -> hooks.renewalFailed(label, error));
   }
 
-  void releaseFailed(String label, Throwable error) {
-    log(Level.WARNING, "a release failed, the lock ends by its ttl: " + label, error);
-    tell(() -> hooks.releaseFailed(label, error));
+  void releaseFailed(String label, List<String> keys, Throwable error) {
+    log(Level.WARNING, "a release failed; the lock ends by its ttl", keys, label, error);
+    run(() -> hooks.releaseFailed(label, error));
   }
 
-  void blocks(Throwable error) {
-    log(Level.WARNING, "waits by blocking, because the user may not use the channels", error);
+  void heldLong(String label, List<String> keys) {
+    log(Level.WARNING, "a lock is held for more than an hour, and has no maxHold", keys, label, null);
   }
 
-  /** Notes whether the server answered, and logs when that changes. */
+  void abandoned(String label, List<String> keys) {
+    log(Level.WARNING, "nobody refers to a hold any more that was not released; it is released now", keys, label, null);
+  }
+
+  void polls(String reason) {
+    LOG.log(Level.WARNING, "slock: waits poll, and are not served in order: " + reason);
+  }
+
+  /** Notes whether the server replied, and logs when that changes. */
   void reached(Throwable error) {
-    if (!Answers.isConnectionError(error)) {
-      if (failingSince.get() != Clock.NONE && failingSince.getAndSet(Clock.NONE) != Clock.NONE
-          && isUnreached.getAndSet(false)) {
-        log(Level.DEBUG, "the server is in reach again", null);
+    long since = failingSince.get();
+    if (error == null) {
+      if (since != Clock.NEVER && failingSince.getAndSet(Clock.NEVER) != Clock.NEVER && isUnreached.getAndSet(false)) {
+        LOG.log(Level.INFO, "slock: the server replies again");
       }
-    } else if (!failingSince.compareAndSet(Clock.NONE, Clock.now())
-        && Clock.until(failingSince.get()) < -LOG_OUTAGE_AFTER && isUnreached.compareAndSet(false, true)) {
-      log(Level.WARNING, "the server is out of reach", error);
+    } else if (since == Clock.NEVER) {
+      failingSince.compareAndSet(since, Clock.now());
+    } else if (Clock.now() - since > LOG_OUTAGE_AFTER && isUnreached.compareAndSet(false, true)) {
+      LOG.log(Level.WARNING, "slock: no reply from the server: " + error.getMessage());
     }
   }
 
-  private void log(Level level, String text, Throwable error) {
-    if (hooks != SILENT) {
-      LOG.log(level, error == null ? text : text + ": " + error.getMessage());
-    }
+  private static void log(Level level, String text, List<String> keys, String label, Throwable error) {
+    LOG.log(level, () -> "slock: " + text + " (lock " + String.join(", ", keys) + ", label " + label + ")"
+        + (error == null ? "" : ": " + error.getMessage()));
   }
 
-  private void tell(Runnable hook) {
+  private static void run(Runnable hook) {
     try {
       hook.run();
     } catch (RuntimeException e) {
-      LOG.log(Level.WARNING, "a hook failed", e);
+      LOG.log(Level.WARNING, "slock: a hook failed", e);
     }
   }
 }

@@ -8,82 +8,80 @@ import java.util.function.Function;
 
 /**
  * What is wanted: keys, a mode and options. It sends nothing, is never changed, and may be used many times and by
- * several threads at once: each use takes a token of its own.
+ * several threads at once: each use draws an owner token of its own.
  */
 public final class Request extends RequestOptions<Request> {
   /** Work under a lock. */
   @FunctionalInterface
   public interface Work<T, E extends Exception> {
+    /** Works. */
     T apply(Hold hold) throws E, InterruptedException;
   }
 
   /** Work under a lock that has no result. */
   @FunctionalInterface
   public interface Action<E extends Exception> {
+    /** Works. */
     void apply(Hold hold) throws E, InterruptedException;
   }
 
-  final Locker by;
+  final Locks locks;
   final List<String> keys;
   final Mode mode;
-  final Options options;
+  final Settings settings;
 
-  Request(Locker by, List<String> keys, Mode mode, Options options) {
-    this.by = by;
+  Request(Locks locks, List<String> keys, Mode mode, Settings settings) {
+    this.locks = locks;
     this.keys = keys;
     this.mode = mode;
-    this.options = options;
+    this.settings = settings;
   }
 
   @Override
-  Request with(Consumer<Options> change) {
-    return new Request(by, keys, mode, options.copy().with(change));
+  Request with(Consumer<Settings> change) {
+    return new Request(locks, keys, mode, settings.with(change));
   }
 
   /**
-   * Waits until the lock is granted. A wait that is over ends with {@link SlockException.TimedOut}. An acquisition that
-   * failed, or whose thread was interrupted, leaves neither a hold nor a place in the queue: what has to be sent for that
-   * is sent in the background.
+   * Waits until the lock is granted. An acquisition that failed, or whose thread was interrupted, leaves neither a hold nor a
+   * place in the queue: what has to be sent for that is sent in the background.
    *
+   * @throws SlockException.TimedOut if others held the lock until the end of {@link #waitFor}
+   * @throws SlockException.NoAnswer if no reply came: for {@link Options#retryFor} from the beginning, or for
+   *     {@link Options#retryWaitFor} later
    * @throws InterruptedException if the thread was interrupted before the grant
    */
   public Hold acquire() throws InterruptedException {
-    check();
-    if (Thread.interrupted()) {
-      throw new InterruptedException();
-    }
     return await(false);
   }
 
   /** As {@link #acquire}, and is not ended by an interrupt: the thread stays interrupted. */
   public Hold acquireUninterruptibly() {
-    return acquireUninterruptibly(false);
+    return join(false);
   }
 
-  Hold acquireUninterruptibly(boolean once) {
-    check();
-    return Pending.join(() -> by.acquire(this, once).result());
+  Hold join(boolean isTry) {
+    return Caller.join(on -> locks.acquire(this, isTry, on).hold());
   }
 
-  /** Asks once. It gives nothing when others hold the lock or wait for it. */
+  /** Sends the request once. It gives nothing if others hold the lock or wait for it. */
   public Optional<Hold> tryAcquire() throws InterruptedException {
-    check();
     return Optional.ofNullable(await(true));
   }
 
-  /** A grant that came after the interrupt is given back. */
-  private Hold await(boolean once) throws InterruptedException {
-    Hold hold = Pending.begin(() -> by.acquire(this, once)).await();
-    if (hold != null && Thread.interrupted()) {
-      hold.releaseAsync();
+  Hold await(boolean isTry) throws InterruptedException {
+    check();
+    if (Thread.interrupted()) {
       throw new InterruptedException();
     }
-    return hold;
+    Caller caller = new Caller();
+    Locks.Acquiring acquiring = locks.acquire(this, isTry, caller);
+    return Interruption.await(caller, acquiring.hold(), acquiring.acquisition());
   }
 
   /**
-   * As {@link #acquire}, without a thread that waits. Who cancels the future, or completes it in another way, gives the
-   * request up. It is completed by {@link Options#executor}.
+   * As {@link #acquire}, without a thread that waits. Cancelling the future gives the request up. It is completed by
+   * {@link Options#executor}.
    */
   public CompletableFuture<Hold> acquireAsync() {
     return async(false, hold -> hold);
@@ -94,17 +92,19 @@ public final class Request extends RequestOptions<Request> {
     return async(true, Optional::ofNullable);
   }
 
-  private <T> CompletableFuture<T> async(boolean once, Function<Hold, T> convert) {
-    check();
-    return by.acquire(this, once).told(by.options.executor, convert, hold -> {
-      if (hold != null) {
-        hold.releaseAsync();
+  private <T> CompletableFuture<T> async(boolean isTry, Function<Hold, T> convert) {
+    Locks.Acquiring acquiring = locks.acquire(this, isTry, Runnable::run);
+    Hold[] granted = {null};
+    CompletableFuture<T> result = acquiring.hold().thenApply(hold -> convert.apply(granted[0] = hold));
+    return Interruption.cancellable(locks, result, acquiring.acquisition(), value -> {
+      if (granted[0] != null) {
+        granted[0].releaseAsync();
       }
     });
   }
 
   /**
-   * Runs work under the lock: acquires, works, releases. When the hold is lost, the thread is interrupted, and the end is
+   * Runs work under the lock: acquires, works, releases. If the hold is lost, the thread is interrupted, and the end is
    * {@link SlockException.Lost}. A release that fails is no error of finished work.
    */
   public <T, E extends Exception> T run(Work<T, E> work) throws E, InterruptedException {
@@ -120,27 +120,24 @@ public final class Request extends RequestOptions<Request> {
   }
 
   /**
-   * Makes a hold of the keys and the mode from a token that another process took and handed over, and renews it from now
-   * on. {@link SlockException.NotHeld} when the token does not hold all keys in the mode.
+   * Makes a hold of the keys and the mode from an owner token that another process took and detached, and renews it from now
+   * on.
+   *
+   * @throws SlockException.NotHeld if the token does not hold all keys in the mode
    */
   public Hold adopt(String token) {
     Request own = token(token);
     own.check();
-    Options.require(!token.isEmpty(), "the token must not be empty");
-    return Pending.join(() -> by.adopt(own));
+    return Caller.join(on -> locks.adopt(own, on));
   }
 
-  private void check() {
-    options.check(keys, mode);
-    Options.require(by.drift().counted(options.ttl) > 0, "nothing is left of the ttl after the drift");
-  }
-
-  Commands owner() {
-    return options.token.isEmpty() ? new Commands(keys, Commands.newToken(), false)
-        : new Commands(keys, options.token, true);
+  void check() {
+    locks.checkOpen(keys);
+    settings.check(keys, mode);
+    locks.backend.check(this);
   }
 
   String label() {
-    return options.label.isEmpty() ? keys.get(0) : options.label;
+    return settings.label != null ? settings.label : keys.get(0);
   }
 }

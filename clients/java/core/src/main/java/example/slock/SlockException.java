@@ -1,47 +1,83 @@
 package example.slock;
 
+import java.io.Serializable;
 import java.util.List;
 import java.util.Locale;
 import java.util.stream.Collectors;
 
 /**
- * What all errors of this library have in common. Errors of the network, and those of the server that have no name
- * here, are those of the base library.
+ * What all errors of this library have in common. All other errors are those of the Redis client library, and
+ * {@link IllegalArgumentException} and {@link IllegalStateException} for a wrong use: then nothing was sent.
  */
 public class SlockException extends RuntimeException {
-  SlockException(String text, Throwable cause) {
-    super(text + told(cause), cause);
+  private static final int MOST_CAUSES = 5;
+  private final List<String> keys;
+
+  /** About these keys. The text of the cause is added. */
+  protected SlockException(List<String> keys, String text, Throwable cause) {
+    super(text + (keys.isEmpty() || text.contains("(lock ") ? "" : about(keys)) + told(text, cause), cause);
+    this.keys = List.copyOf(keys);
   }
 
-  /** The error and what is behind it, which often says more. */
-  private static String told(Throwable cause) {
+  /** The keys of the request, without the prefix. */
+  public List<String> keys() {
+    return keys;
+  }
+
+  private static String about(List<String> keys) {
+    return " (lock " + String.join(", ", keys) + ")";
+  }
+
+  /** The causes, of which the last often says most. */
+  private static String told(String text, Throwable cause) {
     StringBuilder all = new StringBuilder();
-    Throwable one = cause;
-    for (int depth = 0; one != null && depth < 5; depth++) {
-      String text = one.getMessage();
-      if (text != null && all.indexOf(text) < 0) {
-        all.append(": ").append(text);
+    for (int n = 0; cause != null && n < MOST_CAUSES; n++) {
+      String next = cause.getMessage();
+      if (next != null && !text.contains(next) && all.indexOf(next) < 0) {
+        all.append(": ").append(next);
       }
-      one = one.getCause() != null || one.getSuppressed().length == 0 ? one.getCause() : one.getSuppressed()[0];
+      Throwable[] others = cause.getSuppressed();
+      cause = cause.getCause() != null || others.length == 0 ? cause.getCause() : others[0];
     }
     return all.toString();
   }
 
-  /** The wait is over, or no answer came in time. The cause is the last error, if there was one. */
+  /** The server replied, and others held the lock until the wait was over. */
   public static final class TimedOut extends SlockException {
-    TimedOut(String what, List<String> keys, Throwable cause) {
-      super("the wait is over: " + what + " of " + String.join(", ", keys), cause);
+    private final List<Info.Holder> holders;
+
+    /** With the holders that the server named. */
+    public TimedOut(List<String> keys, String text, List<Info.Holder> holders, Throwable cause) {
+      super(keys, text + (keys.isEmpty() ? "" : about(keys)) + (holders.isEmpty() ? "" : ", held by ")
+          + holders.stream().map(one -> (one.metadata() + " " + one.token()).strip()).collect(Collectors.joining(" and ")),
+          cause);
+      this.holders = List.copyOf(holders);
+    }
+
+    /** Holders of a key when the wait was over, at most 10; none if the user may not run SLOCK.INFO. */
+    public List<Info.Holder> holders() {
+      return holders;
+    }
+  }
+
+  /** No reply came from the server within the limit, or none that decides. The cause is the last error. */
+  public static final class NoAnswer extends SlockException {
+    /** About these keys. */
+    public NoAnswer(List<String> keys, String text, Throwable cause) {
+      super(keys, text, cause);
     }
   }
 
   /** Why a hold was lost. */
   public enum Reason {
-    /** The server said that the token does not hold the key any more. */
+    /** The server said that the owner token does not hold the keys any more. */
     GONE,
-    /** The hold was not renewed in time. */
+    /** No renewal succeeded in time. */
     EXPIRED,
-    /** The longest lease ended. */
-    LEASE_ENDED;
+    /** The maximum hold time has passed. */
+    MAX_HOLD,
+    /** The {@link Locks} had been closed, so that nothing renewed the hold. */
+    CLOSED;
 
     @Override
     public String toString() {
@@ -53,8 +89,9 @@ public class SlockException extends RuntimeException {
   public static final class Lost extends SlockException {
     private final Reason reason;
 
-    Lost(List<String> keys, Reason reason, Throwable cause) {
-      super("the hold of " + String.join(", ", keys) + " is lost: " + reason, cause);
+    /** For this reason. */
+    public Lost(List<String> keys, Reason reason, Throwable cause) {
+      super(keys, "the lock was lost, " + reason, cause);
       this.reason = reason;
     }
 
@@ -64,90 +101,100 @@ public class SlockException extends RuntimeException {
     }
   }
 
-  /** The token does not hold the keys, or not all of them; or the hold has been released or handed over. */
+  /** The owner token does not hold all the keys, for example because the hold was released or detached. */
   public static final class NotHeld extends SlockException {
-    NotHeld(String text, Throwable cause) {
-      super("the token does not hold the lock: " + text, cause);
+    /** About these keys. */
+    public NotHeld(List<String> keys, String text, Throwable cause) {
+      super(keys, text, cause);
+    }
+
+    NotHeld(List<String> keys, Mode mode) {
+      this(keys, "the owner token does not hold the lock for " + mode, null);
     }
   }
 
-  /** The token holds the lock in the other mode. */
+  /** The owner token holds the lock in the other mode. */
   public static final class WrongMode extends SlockException {
-    WrongMode(Throwable cause) {
-      super("the token holds the lock in the other mode", cause);
+    /** About these keys. */
+    public WrongMode(List<String> keys, String text, Throwable cause) {
+      super(keys, text, cause);
     }
   }
 
   /** The wait would have closed a cycle of owners that wait for each other. The text names the cycle. */
   public static final class Deadlock extends SlockException {
-    Deadlock(Throwable cause) {
-      super("the wait would be a deadlock", cause);
+    /** About these keys. */
+    public Deadlock(List<String> keys, String text, Throwable cause) {
+      super(keys, text, cause);
     }
   }
 
   /** The server lets no more requests wait. */
   public static final class QueueFull extends SlockException {
-    QueueFull(Throwable cause) {
-      super("too many requests wait on the server", cause);
+    /** About these keys. */
+    public QueueFull(List<String> keys, String text, Throwable cause) {
+      super(keys, text, cause);
     }
   }
 
-  /** The server refuses the token, because its acquisition or an upgrade was given up. It is final. */
+  /** The server refuses the owner token, because its acquisition has been ended. */
   public static final class Refused extends SlockException {
-    Refused(Throwable cause) {
-      super("the server refuses the token", cause);
+    /** About these keys. */
+    public Refused(List<String> keys, String text, Throwable cause) {
+      super(keys, text, cause);
     }
   }
 
-  /** The lock was granted, but too few replicas confirmed it. It has been released. */
+  /** The lock was granted, but too few replicas acknowledged it. It has been released. */
   public static final class TooFewReplicas extends SlockException {
-    TooFewReplicas(long confirmed, int needed) {
-      super("too few replicas have the lock: " + confirmed + " of " + needed, null);
+    /** About these keys. */
+    public TooFewReplicas(List<String> keys, String text, Throwable cause) {
+      super(keys, text, cause);
     }
   }
 
   /** The server does not know the commands of the module. */
   public static final class ModuleNotLoaded extends SlockException {
-    ModuleNotLoaded(Throwable cause) {
-      super("the server has not loaded the SLOCK module: start it with --loadmodule /path/to/libslock.so, or run"
-          + " MODULE LOAD /path/to/libslock.so", cause);
+    /** About these keys. */
+    public ModuleNotLoaded(List<String> keys, String text, Throwable cause) {
+      super(keys, text, cause);
     }
   }
 
-  /** The locks have been closed. */
+  /** The {@link Locks} has been closed. */
   public static final class Closed extends SlockException {
-    Closed() {
-      super("closed", null);
+    /** About these keys. */
+    public Closed(List<String> keys) {
+      super(keys, "the Locks has been closed", null);
     }
   }
 
-  /** What one node of a quorum answered: granted, refused (no error), or an error. */
-  public record NodeAnswer(String node, boolean granted, Throwable error) {
+  /**
+   * The reply of one node of a quorum. If it did not grant and there is no error, others have the lock there.
+   *
+   * @param granted whether the node granted, extended or released the hold
+   */
+  public record NodeReply(String node, boolean granted, Throwable error) implements Serializable {
     @Override
     public String toString() {
       return node + ": " + (error != null ? error.getMessage() : granted ? "granted" : "refused");
     }
   }
 
-  private static String tell(List<NodeAnswer> answers, int needed) {
-    long granted = answers.stream().filter(NodeAnswer::granted).count();
-    String all = answers.stream().map(NodeAnswer::toString).collect(Collectors.joining("; "));
-    return granted + " of " + answers.size() + " nodes granted it, " + needed + " are needed (" + all + ")";
-  }
-
-  /** Too few nodes of a quorum granted. It is the cause of a time-out where too many refused for a majority. */
+  /** Neither did a majority of the nodes of a quorum grant the lock, nor a majority refuse it. */
   public static final class QuorumMissed extends SlockException {
-    private final transient List<NodeAnswer> answers;
+    private final List<NodeReply> nodes;
 
-    QuorumMissed(List<NodeAnswer> answers, int needed) {
-      super(tell(answers, needed), null);
-      this.answers = answers;
-      answers.stream().map(NodeAnswer::error).filter(e -> e != null && e != this).forEach(this::addSuppressed);
+    /** With the replies of the nodes, in the order of the clients. */
+    public QuorumMissed(List<String> keys, String text, List<NodeReply> nodes) {
+      super(keys, text + about(keys) + "; " + nodes.stream().map(NodeReply::toString).collect(Collectors.joining("; ")), null);
+      this.nodes = List.copyOf(nodes);
+      nodes.stream().map(NodeReply::error).filter(e -> e != null).forEach(this::addSuppressed);
     }
 
-    /** One answer for each node, in the order in which they were given. */
-    public List<NodeAnswer> answers() {
-      return answers;
+    /** The replies of the nodes, in the order of the clients. */
+    public List<NodeReply> nodes() {
+      return nodes;
     }
   }
 }

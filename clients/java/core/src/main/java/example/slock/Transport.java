@@ -2,68 +2,87 @@ package example.slock;
 
 import java.util.List;
 import java.util.concurrent.CompletionStage;
+import java.util.concurrent.Executor;
+import java.util.function.Consumer;
 
 /**
- * What this library needs of a base library: it looks which servers there are, sends commands and hands back answers. It
- * knows nothing of locks. It repeats no command, and follows no redirection. A program does not call it.
+ * What {@link Locks} needs of a Redis client library. There is one for Lettuce, one for Jedis, and one without a server for
+ * the tests of programs.
  */
 public interface Transport {
-  /** Whether keys are on several nodes, by slots. */
-  boolean isCluster();
-
-  /** The slot of a key; 0 where there are no slots. */
-  int slot(String key);
+  /**
+   * Sends a command, perhaps more than once. The reply fails if none came: with {@link Unusable} or an {@link Error} if that
+   * cannot change, and with anything else if the command may be sent again. The caller cancels the future if it waits no
+   * longer; what was sent may be carried out later.
+   *
+   * @param blocking runs what blocks, on the thread of the caller; null: it must run on threads of the transport
+   */
+  CompletionStage<Reply> call(Call call, Executor blocking);
 
   /**
-   * Asks for the primaries: the address of the only one, or in a cluster one for each slot, null where there is none. It
-   * does not block.
+   * Subscribes to a channel by SSUBSCRIBE, on the primary that has the channel's slot. It does not wait for the server.
+   * {@code changed} is called if the server has confirmed the subscription, and whenever a message may have been missed.
+   * What is returned ends the subscription, and replaces the connection of those that share it.
    */
-  CompletionStage<List<String>> look();
+  Runnable listen(String channel, Consumer<String> heard, Runnable changed);
 
-  /** New connections to the server with this address, {@code host:port}. They are opened when they are used. */
-  Node node(String address);
+  /** Describes the servers. It fails if the client cannot be used. */
+  Topology topology();
 
-  /** A name for errors. */
-  String name();
+  /** Ends what the transport has made. The program's client stays open. */
+  void close();
 
-  /** The connections to one server. */
-  interface Node {
-    /**
-     * Sends the commands of the call on one connection, one right after the other. It blocks only if the call says
-     * that it may.
-     */
-    void send(Call call);
+  /**
+   * A command.
+   *
+   * @param key tells which primary has to have it. If it is empty, the command goes to each primary, and the reply is a
+   *     list of theirs
+   * @param keyAt the position of the key among the words, counted from 0 for the name
+   * @param words the command with its arguments, each a String or a Long
+   * @param then a command that follows over the same connection, if it is not empty
+   * @param limit how long the caller waits, in ns
+   * @param isReserved asks for a connection that the program's own commands cannot occupy
+   */
+  record Call(String key, int keyAt, List<Object> words, List<Object> then, long limit, boolean isReserved) {}
 
-    /** A connection of its own that listens. */
-    CompletionStage<? extends Subscription> listen(Heard heard);
+  /**
+   * What came back.
+   *
+   * @param value a Long, a String, null, a list of such, or an {@link ErrorReply}
+   * @param then the same of the command that follows
+   * @param isAlone the command was certainly sent only once
+   */
+  record Reply(Object value, Object then, boolean isAlone) {}
 
-    /** Closes all. Commands may still be sent, each over a connection of its own. */
-    void close();
+  /**
+   * The servers behind a transport.
+   *
+   * @param name the address for texts of errors
+   * @param isCluster keys and channels belong to slots
+   * @param hasFailover another server, which may lack some locks, can take over while the former one still replies, as with
+   *     Sentinel. Then {@link Locks} listens while there are holds, and confirms them after a change
+   * @param canListen the client library knows sharded subscriptions
+   */
+  record Topology(String name, boolean isCluster, boolean hasFailover, boolean canListen) {}
+
+  /** An error reply of the server. Its text begins with the code. */
+  final class ErrorReply extends RuntimeException {
+    /** With the error of the client library, if it has one. */
+    public ErrorReply(String text, Throwable cause) {
+      super(text, cause, false, false);
+    }
+
+    /** The first word. */
+    public String code() {
+      return getMessage().split(" ", 2)[0];
+    }
   }
 
-  /** A connection that listens to sharded channels. It never connects again. Its methods do not block. */
-  interface Subscription {
-    void subscribe(String channel);
-
-    void ping();
-
-    void close();
-  }
-
-  /** What a listening connection hears. The methods do not block. */
-  interface Heard {
-    void message(String text);
-
-    void subscribed(String channel);
-
-    void unsubscribed(String channel);
-
-    /** An answer to a ping. */
-    void alive();
-
-    /** The server refused a subscription. */
-    void refused(Throwable error);
-
-    void closed(Throwable error);
+  /** The client cannot be used any more, for example because the program has closed it. */
+  final class Unusable extends RuntimeException {
+    /** The error of the client library. */
+    public Unusable(String text, Throwable cause) {
+      super(text, cause);
+    }
   }
 }

@@ -3,14 +3,15 @@ package example.slock.agent;
 import com.google.gson.Gson;
 import com.google.gson.GsonBuilder;
 import example.slock.Hold;
-import example.slock.Locker;
 import example.slock.Locks;
-import example.slock.Quorum;
 import example.slock.SlockException;
+import example.slock.Transport;
+import example.slock.testing.MemoryServer;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -36,6 +37,7 @@ public final class Agent {
   private final PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
   private final Base base;
   private final Map<String, Opened> locks = new ConcurrentHashMap<>();
+  private final Map<String, MemoryServer> memories = new ConcurrentHashMap<>();
   private final Map<String, Hold> holds = new ConcurrentHashMap<>();
   private final Map<Long, Task> running = new ConcurrentHashMap<>();
   private final ExecutorService threads = Executors.newCachedThreadPool(task -> {
@@ -45,7 +47,7 @@ public final class Agent {
   });
 
   /** What an open made. */
-  record Opened(Locker locker, Events events, Request request) {}
+  record Opened(Locks locker, Base.Filler filler, MemoryServer memory, Events events, Request request) {}
 
   private Agent(Base base) {
     this.base = base;
@@ -149,8 +151,6 @@ public final class Agent {
   private static String name(Throwable error) {
     if (error instanceof InterruptedException || error instanceof CancellationException) {
       return "Cancelled";
-    } else if (error instanceof SlockException.TimedOut) {
-      return "TimedOut";
     }
     return error instanceof SlockException && error.getClass() != SlockException.class
         ? error.getClass().getSimpleName() : "Other";
@@ -160,20 +160,29 @@ public final class Agent {
     return switch (r.op) {
       case "open" -> {
         Events events = new Events();
-        locks.put(r.locks, new Opened(base.open(r, r.options().hooks(events)), events, r));
+        locks.put(r.locks, open(r, events));
         yield Map.of();
       }
       case "open_quorum" -> {
         Events events = new Events();
-        locks.put(r.locks, new Opened(base.openQuorum(r, r.options().hooks(events)), events, r));
+        locks.put(r.locks, new Opened(base.openQuorum(r, r.options().hooks(events)), seconds -> {}, null, events, r));
         yield Map.of();
       }
       case "tasks" -> Map.of("count", Thread.getAllStackTraces().entrySet().stream()
           .filter(one -> !one.getKey().getName().startsWith(THREADS) && !isIdle(one.getValue())).count());
-      case "release", "extend", "upgrade", "downgrade", "hand_over", "check", "state", "await_lost" ->
+      case "release", "extend", "upgrade", "downgrade", "detach", "check", "state", "await_lost" ->
         withHold(r, holds.get(r.hold));
       default -> withLocks(r, locks.get(r.locks));
     };
+  }
+
+  private Opened open(Request r, Events events) {
+    if (r.kind.equals("memory")) {
+      MemoryServer memory = memories.computeIfAbsent(r.nodes.get(0), name -> new MemoryServer());
+      return new Opened(new Locks(memory, r.options().hooks(events)), seconds -> {}, memory, events, r);
+    }
+    Base.Opened opened = base.open(r, r.options().hooks(events));
+    return new Opened(opened.locks(), opened.filler(), null, events, r);
   }
 
   /** A thread of a pool that waits for work, and ends without it. */
@@ -185,14 +194,19 @@ public final class Agent {
   private Object withHold(Request r, Hold hold) throws Exception {
     switch (r.op) {
       case "release":
-        return Map.of("released", isAsync(r) ? hold.releaseAsync().get() : hold.release());
+        if (isAsync(r)) {
+          hold.releaseAsync().get();
+        } else {
+          hold.release();
+        }
+        return Map.of();
       case "extend":
         if (isAsync(r)) {
           hold.extendAsync(Request.ms(r.ttlMs)).get();
         } else {
           hold.extend(Request.ms(r.ttlMs));
         }
-        return Map.of("valid_ms", hold.timeLeft().toMillis());
+        return Map.of("remaining_ms", hold.remaining().toMillis());
       case "upgrade":
         if (isAsync(r)) {
           await(hold.upgradeAsync(r.waitMs == null ? null : Request.ms(r.waitMs)));
@@ -203,8 +217,8 @@ public final class Agent {
       case "downgrade":
         hold.downgrade();
         return Map.of("fence", hold.fence(), "mode", hold.mode().toString());
-      case "hand_over":
-        hold.handOver();
+      case "detach":
+        hold.detach();
         return Map.of();
       case "check":
         hold.check();
@@ -214,8 +228,15 @@ public final class Agent {
         state.put("mode", hold.mode().toString());
         state.put("keys", hold.keys());
         state.put("metadata", hold.metadata());
-        state.put("lost", hold.lostReason() != null);
-        state.put("reason", hold.lostReason() == null ? null : hold.lostReason().toString());
+        state.put("lost", hold.isLost());
+        state.put("reason", null);
+        try {
+          hold.check();
+        } catch (SlockException.Lost e) {
+          state.put("reason", e.reason().toString());
+        } catch (SlockException.NotHeld e) {
+          // released
+        }
         return state;
       default:
         CompletableFuture<SlockException.Lost> lost = new CompletableFuture<>();
@@ -228,7 +249,7 @@ public final class Agent {
     Map<String, Object> all = new LinkedHashMap<>();
     all.put("token", hold.token());
     all.put("fence", hold.fence());
-    all.put("valid_ms", hold.timeLeft().toMillis());
+    all.put("remaining_ms", hold.remaining().toMillis());
     if (hold.fence() == 0) {
       all.put("fences", hold.fences());
     }
@@ -256,6 +277,18 @@ public final class Agent {
     }
   }
 
+  private Object raw(Request r, Opened o) {
+    if (o.memory == null) {
+      try (Base.Plain plain = base.plain(o.request.nodes.get(0), 1)) {
+        return plain.call(0, r.command.toArray(String[]::new));
+      }
+    }
+    List<Object> words = List.copyOf(r.command);
+    Object reply = o.memory.call(new Transport.Call("memory", 0, words, List.of(), 0, false), null).toCompletableFuture().join()
+        .value();
+    return reply instanceof Transport.ErrorReply error ? error.getMessage() : reply;
+  }
+
   private Object withLocks(Request r, Opened o) throws Exception {
     switch (r.op) {
       case "acquire":
@@ -270,21 +303,34 @@ public final class Agent {
         return Map.of("released", o.locker.release(r.allKeys(), r.token));
       case "block":
         return r.request(o.locker).run(held -> {
+          if (r.hold != null) {
+            holds.put(r.hold, held);
+          }
           Thread.sleep(r.workMs);
           return Map.of();
         });
       case "info":
-        var info = ((Locks) o.locker).info(r.key);
-        return Map.of("mode", info.mode().toString(), "readers", info.readers(), "waiters", info.waiters(), "holders",
-            info.holders().size(), "queue", info.queue().size());
+        var info = o.locker.info(r.key);
+        return Map.of("key", r.key, "mode", info.mode().toString(), "readers", info.readers(), "waiters", info.waiters(),
+            "holders", info.holders().size(), "queue", info.queue().size(),
+            "tokens", info.holders().stream().map(holder -> holder.token()).toList());
+      case "fill_pool":
+        o.filler.fill(r.ms / 1000.0);
+        return Map.of();
+      case "raw":
+        return Collections.singletonMap("reply", raw(r, o));
       case "queues":
-        return Map.of("names", ((Locks) o.locker).queues().stream().map(queue -> queue.key()).toList());
+        return Map.of("names", o.locker.queues().stream().map(queue -> queue.key()).toList());
       case "work", "wait_many", "cost", "pairs", "handoffs":
         return new Work(base, o, r).perform();
       case "events":
         return Map.of("events", o.events.take());
       case "close":
-        o.locker.close();
+        if (r.release) {
+          o.locker.closeAndRelease();
+        } else {
+          o.locker.close();
+        }
         return Map.of();
       default:
         throw new IllegalArgumentException("unknown operation " + r.op);

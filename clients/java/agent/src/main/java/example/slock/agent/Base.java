@@ -2,19 +2,23 @@ package example.slock.agent;
 
 import example.slock.Locks;
 import example.slock.Options;
-import example.slock.Quorum;
 
-/** A base library: makes locks, and sends plain commands. */
+/** A Redis client library: makes locks, and sends plain commands. */
 interface Base {
-  Locks open(Request request, Options options);
+  /** What open made. */
+  record Opened(Locks locks, Filler filler) {}
 
-  Quorum openQuorum(Request request, Options options);
+  /** Occupies all connections of the program's pool with a command that blocks. */
+  interface Filler {
+    void fill(double seconds) throws Exception;
+  }
 
-  /** A client of the base library with so many connections, used as its programs do. */
+  Opened open(Request request, Options options);
+
+  Locks openQuorum(Request request, Options options);
+
+  /** A client with so many connections, used as its programs do. */
   Plain plain(String node, int connections);
-
-  /** Ends the clients that open made. */
-  void close();
 
   /** A plain client. The thread n uses connection n, where threads cannot share one. */
   interface Plain extends AutoCloseable {
@@ -24,13 +28,11 @@ interface Base {
     void close();
   }
 
-  static String[] hostAndPort(String node) {
-    int colon = node.lastIndexOf(':');
-    return new String[] {node.substring(0, colon), node.substring(colon + 1)};
+  static String host(String node) {
+    return node.substring(0, node.lastIndexOf(':'));
   }
 
   static int port(String node) {
-    return Integer.parseInt(hostAndPort(node)[1]);
+    return Integer.parseInt(node.substring(node.lastIndexOf(':') + 1));
   }
-
 }

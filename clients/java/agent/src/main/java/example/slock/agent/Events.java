@@ -7,7 +7,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 
-/** Notes what hooks hear. */
+/** Notes what the hooks report. */
 final class Events implements Hooks {
   private List<Map<String, Object>> all = new ArrayList<>();
 
@@ -32,8 +32,8 @@ final class Events implements Hooks {
   }
 
   @Override
-  public void lost(String label, SlockException.Reason reason) {
-    add(Map.of("event", "lost", "label", label, "reason", reason.toString()));
+  public void lost(String label, SlockException.Lost loss) {
+    add(Map.of("event", "lost", "label", label, "keys", loss.keys(), "reason", loss.reason().toString()));
   }
 
   @Override

@@ -1,10 +1,14 @@
 package example.slock.agent;
 
 import com.google.gson.annotations.SerializedName;
-import example.slock.Locker;
+import example.slock.Locks;
 import example.slock.Options;
 import example.slock.Polling;
 import example.slock.RequestOptions;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
 
@@ -21,7 +25,10 @@ final class Request {
   String service;
   String user;
   String password;
-  String waiting = "notify";
+  @SerializedName("password_file") String passwordFile;
+  @SerializedName("pool_size") int poolSize = 2;
+  @SerializedName("read_timeout_ms") Integer readTimeoutMs;
+  String prefix;
   Poll poll;
   @SerializedName("retry_for_ms") Long retryForMs;
   @SerializedName("retry_wait_for_ms") Long retryWaitForMs;
@@ -37,12 +44,16 @@ final class Request {
   @SerializedName("wait_ms") Long waitMs;
   String metadata;
   Boolean renew;
-  @SerializedName("longest_lease_ms") Long longestLeaseMs;
+  @SerializedName("max_hold_ms") Long maxHoldMs;
+  @SerializedName("at_least_ms") Long atLeastMs;
   String token;
   @SerializedName("min_replicas") int minReplicas;
   @SerializedName("replica_timeout_ms") Long replicaTimeoutMs;
   String label;
 
+  boolean release;
+  long ms;
+  List<String> command;
   @SerializedName("work_ms") long workMs;
   int tasks;
   int additions;
@@ -65,6 +76,14 @@ final class Request {
     }
   }
 
+  String password() {
+    try {
+      return passwordFile == null ? password : Files.readString(Path.of(passwordFile)).strip();
+    } catch (IOException e) {
+      throw new UncheckedIOException(e);
+    }
+  }
+
   static Duration ms(long ms) {
     return Duration.ofMillis(ms);
   }
@@ -74,31 +93,19 @@ final class Request {
   }
 
   Options options() {
-    Options options = new Options();
-    Polling polling = poll != null ? poll.strategy() : Polling.exponential(ms(10), ms(100));
-    if (waiting.equals("block")) {
-      options.waitByBlocking();
-    } else if (waiting.equals("poll") || op.equals("open_quorum") && poll != null) {
-      options.waitByPolling(polling);
-    }
-    if (retryForMs != null) {
-      options.retryFor(ms(retryForMs));
-    }
-    if (retryWaitForMs != null) {
-      options.retryWaitFor(ms(retryWaitForMs));
-    }
-    if (nodeTimeoutMs != null) {
-      options.nodeTimeout(ms(nodeTimeoutMs));
-    }
-    if (driftFactor != null) {
-      options.driftFactor(driftFactor);
-    }
-    return failFast ? options.failFast() : options;
+    Options o = new Options();
+    o = prefix == null ? o : o.prefix(prefix);
+    o = poll == null ? o : o.poll(poll.strategy());
+    o = retryForMs == null ? o : o.retryFor(ms(retryForMs));
+    o = retryWaitForMs == null ? o : o.retryWaitFor(ms(retryWaitForMs));
+    o = nodeTimeoutMs == null ? o : o.nodeTimeout(ms(nodeTimeoutMs));
+    o = driftFactor == null ? o : o.driftFactor(driftFactor);
+    return failFast ? o.failFast() : o;
   }
 
-  example.slock.Request request(Locker locker) {
+  example.slock.Request request(Locks locks) {
     String[] names = allKeys().toArray(new String[0]);
-    return with("read".equals(mode) ? locker.read(names) : locker.write(names));
+    return with("read".equals(mode) ? locks.read(names) : locks.write(names));
   }
 
   private <T extends RequestOptions<T>> T with(T r) {
@@ -107,7 +114,8 @@ final class Request {
     r = limit == null ? r : r.limit(limit);
     r = metadata == null ? r : r.metadata(metadata);
     r = renew == null ? r : r.renew(renew);
-    r = longestLeaseMs == null ? r : r.longestLease(ms(longestLeaseMs));
+    r = maxHoldMs == null ? r : r.maxHold(ms(maxHoldMs));
+    r = atLeastMs == null ? r : r.atLeast(ms(atLeastMs));
     r = token == null || op.equals("adopt") ? r : r.token(token);
     r = minReplicas == 0 ? r : r.minReplicas(minReplicas, ms(replicaTimeoutMs == null ? 1000 : replicaTimeoutMs));
     return label == null ? r : r.label(label);

@@ -21,6 +21,7 @@ final class Work {
 
   /** So many turns of 100 come first, for the compiler. */
   private static final int COMPILED = 100;
+  private static final AtomicLong RAW = new AtomicLong(System.nanoTime());
 
   private final Base base;
   private final Agent.Opened opened;
@@ -120,9 +121,10 @@ final class Work {
           own.add(System.nanoTime() - began);
         }
         for (int n = 0; n < 100; n++) {
+          String token = rawToken();
           long began = System.nanoTime();
-          Object fence = plain.call(0, "SLOCK.LOCK", "cost", rawToken(0), "10000");
-          plain.call(0, "SLOCK.UNLOCK", "cost", rawToken(0), "FENCE", fence.toString());
+          plain.call(0, "SLOCK.LOCK", "cost", token, "10000", "META", "host=localhost pid=12345 task=agent");
+          plain.call(0, "SLOCK.MUNLOCK", "1", "cost", token, "REFUSE", "120000");
           raw.add(System.nanoTime() - began);
         }
       }
@@ -131,8 +133,8 @@ final class Work {
   }
 
   /** As long as a token of the library. */
-  private static String rawToken(int task) {
-    return "raw:%018d".formatted(task);
+  private static String rawToken() {
+    return Long.toString(1_000_000_000_000_000L + RAW.incrementAndGet()) + "tokens";
   }
 
   /** Measures turns of all tasks by the library and by the base library, five times, and gives medians of the whole time. */
@@ -144,7 +146,8 @@ final class Work {
     fresh.op = "open";
     fresh.tasks = r.tasks;
     fresh.nodes = opened.request().nodes;
-    try (Locks locks = base.open(fresh, fresh.options()); Base.Plain plain = base.plain(node(), connections)) {
+    fresh.poolSize = Math.max(8, r.tasks);
+    try (Locks locks = base.open(fresh, fresh.options()).locks(); Base.Plain plain = base.plain(node(), connections)) {
       for (int turn = 0; turn < 6; turn++) {
         long began = System.nanoTime();
         inTasks(r.tasks, task -> {
@@ -156,11 +159,13 @@ final class Work {
         long between = System.nanoTime();
         inTasks(r.tasks, task -> {
           for (int n = 0; n < rounds; n++) {
-            String token = rawToken(task);
-            Object fence = waits
-                ? plain.call(task, "SLOCK.LOCK", key.apply(task), token, "10000", "WAIT", "0")
-                : plain.call(task, "SLOCK.LOCK", key.apply(task), token, "10000");
-            plain.call(task, "SLOCK.UNLOCK", key.apply(task), token, "FENCE", fence.toString());
+            String token = rawToken();
+            if (waits) {
+              plain.call(task, "SLOCK.LOCK", key.apply(task), token, "10000", "WAIT", "0");
+            } else {
+              plain.call(task, "SLOCK.LOCK", key.apply(task), token, "10000");
+            }
+            plain.call(task, "SLOCK.MUNLOCK", "1", key.apply(task), token, "REFUSE", "120000");
           }
         });
         if (turn > 0) { // the first makes the connections

@@ -29,13 +29,13 @@ class VirtualThreadTest {
   void aThousandWaitForThreeLocks(String base) throws Exception {
     ExecutorService threads =
         (ExecutorService) Executors.class.getMethod("newVirtualThreadPerTaskExecutor").invoke(null);
-    LettuceBase lettuce = new LettuceBase();
     try (TestServer server = new TestServer()) {
       Request r = new Request();
       r.op = "open";
       r.nodes = List.of("127.0.0.1:" + server.port);
       AtomicInteger done = new AtomicInteger();
-      try (Locks locks = (base.equals("jedis") ? new JedisBase() : lettuce).open(r, new Options())) {
+      Base of = base.equals("jedis") ? new JedisBase() : new LettuceBase();
+      try (Locks locks = of.open(r, new Options()).locks()) {
         for (int n = 0; n < 3; n++) {
           server.plain.call(0, "SLOCK.LOCK", "virtual:" + n, "other", "600000");
         }
@@ -55,7 +55,6 @@ class VirtualThreadTest {
       }
     } finally {
       threads.shutdownNow();
-      lettuce.close();
     }
   }
 }

@@ -2,51 +2,48 @@ package example.slock.jedis;
 
 import example.slock.Locks;
 import example.slock.Options;
-import example.slock.Quorum;
-import java.util.Collection;
-import java.util.Set;
-import redis.clients.jedis.DefaultJedisClientConfig;
+import example.slock.Transport;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.UnifiedJedis;
 
-/**
- * Makes {@link Locks} from what a client of Jedis is made from: addresses and a configuration. The connections are those
- * of the library. A command of a synchronous call is sent by the thread that calls, the others by threads of the library.
- */
+/** Makes {@link Locks} from a client of Jedis. It sends nothing. The client stays the program's. */
 public final class JedisLocks {
-  /** How many connections to one server short commands use at most: as many as in the pools of Jedis. */
-  public static final int CONNECTIONS = 8;
-
   private JedisLocks() {}
 
-  /** On one server, as Jedis has its defaults. */
-  public static Locks of(HostAndPort server) {
-    return of(server, DefaultJedisClientConfig.builder().build(), new Options());
+  /** On the server or the cluster of a client: a JedisPooled, RedisClient, JedisCluster or RedisClusterClient. */
+  public static Locks of(UnifiedJedis client) {
+    return of(client, new Options());
   }
 
-  /** On one server. */
-  public static Locks of(HostAndPort server, JedisClientConfig config, Options options) {
-    return of(server, config, CONNECTIONS, options);
+  /** With options. */
+  public static Locks of(UnifiedJedis client, Options options) {
+    return of(client, null, null, options);
   }
 
-  /** On one server, with so many connections for short commands at most. */
-  public static Locks of(HostAndPort server, JedisClientConfig config, int connections, Options options) {
-    return new Locks(JedisTransport.single(server, config, connections), options);
+  /**
+   * With the address (of a cluster null) and the configuration of the client, which Jedis does not tell. Give them if the time
+   * limits of the client are shorter than a reply may take: the library then makes connections with limits of its own.
+   */
+  public static Locks of(UnifiedJedis client, HostAndPort address, JedisClientConfig config, Options options) {
+    return new Locks(new JedisTransport(client, address, config), options);
   }
 
-  /** On the primary that Sentinels name. */
-  public static Locks sentinel(String name, Set<HostAndPort> sentinels, JedisClientConfig config,
-      JedisClientConfig sentinelConfig, Options options) {
-    return new Locks(JedisTransport.sentinel(name, sentinels, sentinelConfig, config), options);
+  /**
+   * On the primary that Sentinels name: of a JedisSentineled or RedisSentinelClient, and the configuration that its connections
+   * to the primary have, because Jedis tells neither of them.
+   */
+  public static Locks sentinel(UnifiedJedis client, JedisClientConfig config, Options options) {
+    return of(client, null, config, options);
   }
 
-  /** On a cluster, of which some nodes are given. */
-  public static Locks cluster(Set<HostAndPort> nodes, JedisClientConfig config, Options options) {
-    return new Locks(JedisTransport.cluster(nodes, config), options);
-  }
-
-  /** On several independent servers. */
-  public static Quorum quorum(Collection<HostAndPort> servers, JedisClientConfig config, Options options) {
-    return new Quorum(servers.stream().map(server -> JedisTransport.single(server, config, CONNECTIONS)).toList(), options);
+  /** On several independent servers, by their addresses, and the configuration of the clients, which Jedis does not tell. */
+  public static Locks quorum(Map<HostAndPort, ? extends UnifiedJedis> clients, JedisClientConfig config, Options options) {
+    List<Transport> nodes = new ArrayList<>();
+    clients.forEach((address, client) -> nodes.add(new JedisTransport(client, address, config)));
+    return Locks.quorum(nodes, options);
   }
 }

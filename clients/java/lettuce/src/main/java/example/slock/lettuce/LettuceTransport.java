@@ -1,113 +1,395 @@
 package example.slock.lettuce;
 
 import example.slock.Transport;
-import io.lettuce.core.AbstractRedisClient;
 import io.lettuce.core.ClientOptions;
+import io.lettuce.core.RedisChannelHandler;
 import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisCommandExecutionException;
+import io.lettuce.core.RedisConnectionStateListener;
 import io.lettuce.core.RedisURI;
+import io.lettuce.core.StaticCredentialsProvider;
+import io.lettuce.core.TimeoutOptions;
+import io.lettuce.core.api.StatefulConnection;
 import io.lettuce.core.cluster.RedisClusterClient;
 import io.lettuce.core.cluster.SlotHash;
+import io.lettuce.core.cluster.api.StatefulRedisClusterConnection;
 import io.lettuce.core.cluster.models.partitions.RedisClusterNode;
+import io.lettuce.core.cluster.pubsub.StatefulRedisClusterPubSubConnection;
 import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.models.role.RedisNodeDescription;
-import java.net.InetSocketAddress;
+import io.lettuce.core.output.NestedMultiOutput;
+import io.lettuce.core.protocol.AsyncCommand;
+import io.lettuce.core.protocol.Command;
+import io.lettuce.core.protocol.CommandArgs;
+import io.lettuce.core.protocol.ProtocolKeyword;
+import io.lettuce.core.pubsub.RedisPubSubAdapter;
+import io.lettuce.core.pubsub.RedisPubSubListener;
+import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
+import io.lettuce.core.resource.ClientResources;
+import io.lettuce.core.sentinel.api.StatefulRedisSentinelConnection;
+import java.net.SocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
 
 /**
- * Finds servers: the only one, the primary that Sentinels name, or the nodes of a cluster. Either the URI or the cluster is
- * null.
+ * The transport over Lettuce. Commands share one connection, which is replaced when it is silent. For one server, or Sentinel,
+ * it is one of a second client with the program's resources and options, but without time limits of commands and repetitions.
  */
-record LettuceTransport(RedisClient client, RedisURI uri, RedisClusterClient cluster) implements Transport {
-  /** How long the first commands of a connection may take; for others Lettuce does not look at the time of the URI. */
-  private static final Duration OPENING = Duration.ofSeconds(2);
+final class LettuceTransport implements Transport {
+  /** How long the first commands of a connection may take. */
+  private static final Duration OPENING = Duration.ofMillis(1500);
+  /** How soon a subscription is tried again. */
+  private static final long AGAIN_MS = 100;
+  /** How often Sentinel is asked for the primary while there are channels. */
+  private static final long PRIMARY_MS = 1000;
+  /** The shortest time in which Lettuce may have repeated a command in a cluster. */
+  private static final long REPEATED_NANOS = 5_000_000;
 
-  static LettuceTransport of(RedisClient client, RedisURI uri) {
-    return new LettuceTransport(own(client, client.getOptions()), uri, null);
-  }
-
-  static LettuceTransport of(RedisClusterClient cluster) {
-    return new LettuceTransport(own(cluster, cluster.getOptions()), null, cluster);
-  }
-
-  /** A client with the same threads, whose connections do not connect again: commands would be repeated. */
-  private static RedisClient own(AbstractRedisClient of, ClientOptions options) {
-    RedisClient own = RedisClient.create(of.getResources());
-    own.setOptions(options.mutate().autoReconnect(false)
-        .disconnectedBehavior(ClientOptions.DisconnectedBehavior.REJECT_COMMANDS).build());
-    return own;
-  }
-
-  @Override
-  public boolean isCluster() {
-    return cluster != null;
-  }
-
-  @Override
-  public int slot(String key) {
-    return cluster == null ? 0 : SlotHash.getSlot(key.getBytes(StandardCharsets.UTF_8));
-  }
-
-  @Override
-  public CompletionStage<List<String>> look() {
-    if (cluster != null) {
-      return cluster.refreshPartitionsAsync().thenApply(done -> bySlot());
+  /** In Lettuce before 7, {@code name} is abstract. */
+  private record Keyword(String name) implements ProtocolKeyword {
+    @Override
+    public byte[] getBytes() {
+      return name.getBytes(StandardCharsets.US_ASCII);
     }
-    if (uri.getSentinels().isEmpty()) {
-      return CompletableFuture.completedFuture(List.of(name()));
+  }
+
+  /** One connection, which is opened when it is used, and again after it was lost. */
+  private static final class Link<C extends StatefulConnection<String, String>> {
+    private final Supplier<CompletionStage<? extends C>> open;
+    private CompletableFuture<C> current;
+
+    Link(Supplier<CompletionStage<? extends C>> open) {
+      this.open = open;
     }
-    // Of copies, because each Sentinel gets the time of the whole.
-    RedisURI.Builder sentinels = RedisURI.builder(uri).withSentinelMasterId(uri.getSentinelMasterId());
-    uri.getSentinels().forEach(one -> sentinels.withSentinel(RedisURI.builder(one).build()));
-    return client.connectSentinelAsync(StringCodec.UTF8, opening(sentinels, uri)).thenCompose(sentinel -> sentinel.async()
-        .getMasterAddrByName(uri.getSentinelMasterId()).toCompletableFuture()
-        .orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS).whenComplete((address, error) -> sentinel.closeAsync()))
-        .thenApply(address -> {
-          if (!(address instanceof InetSocketAddress to)) {
-            throw new IllegalStateException("Sentinel does not know " + uri.getSentinelMasterId());
+
+    synchronized CompletableFuture<C> get() {
+      boolean isUsable = current != null && !current.isCompletedExceptionally() && (!current.isDone() || current.join().isOpen());
+      if (!isUsable) {
+        drop();
+        current = open.get().<C>thenApply(connection -> connection).toCompletableFuture();
+      }
+      return current;
+    }
+
+    synchronized void drop() {
+      if (current != null) {
+        current.thenAccept(connection -> {
+          if (connection.isOpen()) {
+            connection.closeAsync();
           }
-          return List.of(to.getHostString() + ":" + to.getPort());
+        });
+      }
+      current = null;
+    }
+  }
+
+  private record Channel(String name, Consumer<String> heard, Runnable changed) {}
+
+  private final RedisClient program;
+  private final RedisURI uri;
+  private final RedisClusterClient cluster;
+  private final ClientResources resources;
+  private final Link<StatefulConnection<String, String>> commands;
+  private final Link<StatefulRedisPubSubConnection<String, String>> listening;
+  private final Link<StatefulRedisSentinelConnection<String, String>> sentinel;
+  private final Map<String, Channel> channels = new ConcurrentHashMap<>();
+  /** Of the listening connections: what an older one tells does not count. */
+  private final AtomicInteger generation = new AtomicInteger();
+  private volatile RedisClient own;
+  private volatile SocketAddress primary;
+
+  LettuceTransport(RedisClient client, RedisURI of) {
+    program = client;
+    RedisURI.Builder copy = RedisURI.builder(of).withTimeout(OPENING);
+    if (of.getSentinelMasterId() != null) {
+      copy.withSentinelMasterId(of.getSentinelMasterId());
+      of.getSentinels().forEach(one -> copy.withSentinel(RedisURI.builder(one).withTimeout(OPENING).build()));
+    }
+    uri = copy.build();
+    cluster = null;
+    resources = client.getResources();
+    own = RedisClient.create(resources);
+    own.setOptions(client.getOptions().mutate().autoReconnect(false).timeoutOptions(TimeoutOptions.create())
+        .disconnectedBehavior(ClientOptions.DisconnectedBehavior.REJECT_COMMANDS).build());
+    commands = new Link<>(() -> own.connectAsync(StringCodec.UTF8, uri));
+    listening = new Link<>(() -> own.connectPubSubAsync(StringCodec.UTF8, uri));
+    sentinel = new Link<>(() -> own.connectSentinelAsync(StringCodec.UTF8, uri));
+  }
+
+  LettuceTransport(RedisClusterClient client) {
+    program = null;
+    uri = null;
+    cluster = client;
+    resources = client.getResources();
+    commands = new Link<>(() -> client.connectAsync(StringCodec.UTF8));
+    listening = new Link<>(() -> client.connectPubSubAsync(StringCodec.UTF8));
+    sentinel = null;
+  }
+
+  private boolean hasSentinel() {
+    return cluster == null && !uri.getSentinels().isEmpty();
+  }
+
+  @Override
+  public Topology topology() {
+    String name = cluster != null ? "cluster" : hasSentinel() ? uri.getSentinelMasterId()
+        : uri.getSocket() != null ? uri.getSocket() : uri.getHost() + ":" + uri.getPort();
+    boolean canListen = Arrays.stream(RedisPubSubListener.class.getMethods()).anyMatch(m -> m.getName().equals("smessage"));
+    return new Topology(name, cluster != null, hasSentinel(), canListen);
+  }
+
+  // --- commands
+
+  @Override
+  public CompletionStage<Reply> call(Call call, Executor blocking) {
+    CompletableFuture<Reply> result = new CompletableFuture<>();
+    CompletableFuture<StatefulConnection<String, String>> over = commands.get();
+    long began = System.nanoTime();
+    result.whenComplete((reply, error) -> {
+      boolean isRefused = reply != null && reply.value() instanceof ErrorReply e
+          && (e.code().equals("READONLY") || e.code().equals("NOREPLICAS"));
+      boolean isSilent = error != null && over.isDone() && System.nanoTime() - began > call.limit() / 2;
+      if (isSilent || isRefused && hasSentinel()) { // one that is being opened may take longer than a call
+        replace(over);
+      }
+    });
+    over.thenCompose(connection -> send(connection, call)).whenComplete((values, failure) -> {
+      Throwable error = failure == null ? null : refusedLogin(failure);
+      if (error instanceof ErrorReply refused) {
+        result.complete(new Reply(refused, null, true));
+      } else if (error != null) {
+        if (cluster != null) {
+          cluster.refreshPartitionsAsync();
+        }
+        result.completeExceptionally(error);
+      } else {
+        boolean isAlone = cluster == null || System.nanoTime() - began < REPEATED_NANOS;
+        result.complete(new Reply(values.get(0), values.size() > 1 ? values.get(1) : null, isAlone));
+      }
+    });
+    return result;
+  }
+
+  /** Has the next command open another connection: this one was silent, or belongs to another server. */
+  private void replace(CompletableFuture<StatefulConnection<String, String>> over) {
+    synchronized (commands) {
+      if (commands.current == over) {
+        commands.drop();
+      }
+    }
+  }
+
+  /** A login that is refused is final, unless the password may change. */
+  private Throwable refusedLogin(Throwable error) {
+    boolean isStatic = cluster == null && uri.getCredentialsProvider() instanceof StaticCredentialsProvider;
+    for (Throwable e = error; e != null; e = e.getCause()) {
+      if (e instanceof RedisCommandExecutionException && isStatic) {
+        return new ErrorReply(e.getMessage(), e);
+      }
+    }
+    return error;
+  }
+
+  private CompletionStage<List<Object>> send(StatefulConnection<String, String> connection, Call call) {
+    if (!(connection instanceof StatefulRedisClusterConnection<String, String> nodes)) {
+      return call.key().isEmpty() ? dispatch(connection, List.of(command(call.words(), 0))).thenApply(List::of)
+          : dispatch(connection, commands(call));
+    } else if (call.key().isEmpty()) {
+      List<CompletableFuture<List<Object>>> all = new ArrayList<>();
+      for (RedisClusterNode node : cluster.getPartitions()) {
+        if (node.getRole() == RedisNodeDescription.Role.UPSTREAM && !node.getSlots().isEmpty()) {
+          all.add(nodes.getConnectionAsync(node.getNodeId()).thenCompose(one -> dispatch(one, List.of(command(call.words(), 0)))));
+        }
+      }
+      return CompletableFuture.allOf(all.toArray(CompletableFuture[]::new))
+          .thenApply(done -> List.of(all.stream().map(one -> one.join().get(0)).toList()));
+    } else if (call.then().isEmpty()) {
+      return dispatch(connection, commands(call));
+    }
+    return nodes.getConnectionAsync(node(call.key())).thenCompose(one -> dispatch(one, commands(call)));
+  }
+
+  /** The id of the node that has the slot of a key. */
+  private String node(String key) {
+    return cluster.getPartitions().getPartitionBySlot(SlotHash.getSlot(key)).getNodeId();
+  }
+
+  private static List<AsyncCommand<String, String, List<Object>>> commands(Call call) {
+    return call.then().isEmpty() ? List.of(command(call.words(), call.keyAt()))
+        : List.of(command(call.words(), call.keyAt()), command(call.then(), 0));
+  }
+
+  private static AsyncCommand<String, String, List<Object>> command(List<Object> words, int keyAt) {
+    CommandArgs<String, String> args = new CommandArgs<>(StringCodec.UTF8);
+    for (int n = 1; n < words.size(); n++) {
+      if (words.get(n) instanceof Long number) {
+        args.add(number);
+      } else if (n == keyAt) {
+        args.addKey((String) words.get(n));
+      } else {
+        args.addValue((String) words.get(n));
+      }
+    }
+    return new AsyncCommand<>(new Command<>(new Keyword((String) words.get(0)), new NestedMultiOutput<>(StringCodec.UTF8), args));
+  }
+
+  private static CompletableFuture<List<Object>> dispatch(StatefulConnection<String, String> connection,
+      List<AsyncCommand<String, String, List<Object>>> all) {
+    connection.dispatch(all);
+    return CompletableFuture.allOf(all.stream().map(one -> one.handle((v, e) -> null)).toArray(CompletableFuture[]::new))
+        .thenApply(done -> {
+          List<Object> values = new ArrayList<>();
+          all.forEach(one -> values.add(one.handle(LettuceTransport::value).join()));
+          return values;
         });
   }
 
-  private List<String> bySlot() {
-    String[] addresses = new String[SlotHash.SLOT_COUNT];
-    for (RedisClusterNode node : cluster.getPartitions()) {
-      if (node.getRole() == RedisNodeDescription.Role.UPSTREAM) {
-        String address = address(node.getUri());
-        node.getSlots().forEach(slot -> addresses[slot] = address);
+  /** Lettuce gives a list of one for a plain value, which no list of SLOCK looks like. */
+  private static Object value(List<Object> list, Throwable error) {
+    if (error instanceof RedisCommandExecutionException) {
+      return new ErrorReply(error.getMessage(), error);
+    } else if (error != null) {
+      throw error instanceof RuntimeException e ? e : new CompletionException(error);
+    }
+    return list.size() == 1 && !(list.get(0) instanceof List) ? list.get(0) : list;
+  }
+
+  // --- channels
+
+  @Override
+  public Runnable listen(String name, Consumer<String> heard, Runnable changed) {
+    Channel channel = new Channel(name, heard, changed);
+    boolean isFirst = channels.isEmpty();
+    channels.put(name, channel);
+    subscribe(channel);
+    if (isFirst && hasSentinel()) {
+      follow();
+    }
+    return () -> {
+      channels.remove(name);
+      reopen();
+    };
+  }
+
+  /** Listens over a new connection. */
+  private void reopen() {
+    generation.incrementAndGet();
+    listening.drop();
+    channels.values().forEach(this::subscribe);
+  }
+
+  private void later(long ms, Runnable task) {
+    resources.eventExecutorGroup().schedule(task, ms, TimeUnit.MILLISECONDS);
+  }
+
+  private void subscribe(Channel channel) {
+    int mine = generation.get();
+    Runnable again = () -> later(AGAIN_MS, () -> {
+      if (generation.compareAndSet(mine, mine + 1)) {
+        reopen();
+      }
+    });
+    listening.get().thenCompose(connection -> connection instanceof StatefulRedisClusterPubSubConnection<String, String> nodes
+        ? nodes.getConnectionAsync(node(channel.name)) : CompletableFuture.completedFuture(connection))
+        .thenCompose(connection -> {
+          connection.addListener(new Events(channel, again));
+          connection.addListener(new RedisConnectionStateListener() {
+            @Override
+            public void onRedisDisconnected(RedisChannelHandler<?, ?> of) {
+              again.run();
+            }
+          });
+          return connection.async().ssubscribe(channel.name);
+        }).orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS).whenComplete((done, error) -> {
+          if (error == null) {
+            return;
+          }
+          boolean hasMoved = String.valueOf(error.getMessage()).contains("MOVED ");
+          if (hasMoved) {
+            cluster.refreshPartitionsAsync();
+          }
+          if (hasMoved || !(error.getCause() instanceof RedisCommandExecutionException)) { // else the user may not listen
+            again.run();
+          }
+        });
+  }
+
+  /** What a connection tells of one channel. */
+  private static final class Events extends RedisPubSubAdapter<String, String> {
+    private final Channel channel;
+    private final Runnable again;
+
+    Events(Channel channel, Runnable again) {
+      this.channel = channel;
+      this.again = again;
+    }
+
+    @Override
+    public void smessage(String name, String message) {
+      if (name.equals(channel.name)) {
+        channel.heard.accept(message);
       }
     }
-    return Arrays.asList(addresses);
-  }
 
-  private static String address(RedisURI of) {
-    return of.getSocket() != null ? of.getSocket() : of.getHost() + ":" + of.getPort();
-  }
-
-  @Override
-  public Node node(String address) {
-    RedisURI like = cluster == null ? uri : cluster.getPartitions().getPartition(0).getUri();
-    RedisURI.Builder to = RedisURI.builder(like);
-    if (like.getSocket() == null) {
-      int colon = address.lastIndexOf(':');
-      to.withHost(address.substring(0, colon)).withPort(Integer.parseInt(address.substring(colon + 1)));
+    @Override
+    public void ssubscribed(String name, long count) {
+      if (name.equals(channel.name)) {
+        channel.changed.run();
+      }
     }
-    return new LettuceNode(client, opening(to, like));
+
+    @Override
+    public void sunsubscribed(String name, long count) {
+      if (name.equals(channel.name)) { // the slot has moved
+        again.run();
+      }
+    }
   }
 
-  /** For connections that are opened in time, or not at all. */
-  private static RedisURI opening(RedisURI.Builder to, RedisURI like) {
-    return to.withTimeout(OPENING.compareTo(like.getTimeout()) < 0 ? OPENING : like.getTimeout()).build();
+  /** Leaves the connections to the former primary when Sentinel names another one, which they would not notice. */
+  private void follow() {
+    sentinel.get().thenCompose(to -> to.async().getMasterAddrByName(uri.getSentinelMasterId())).toCompletableFuture()
+        .orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS).whenComplete((address, error) -> {
+          if (error != null) {
+            sentinel.drop();
+          } else if (address != null && !address.equals(primary)) { // or the first: what was opened before may be too old
+            primary = address;
+            commands.drop();
+            reopen();
+          }
+          if (!channels.isEmpty()) {
+            later(PRIMARY_MS, this::follow);
+          } else {
+            primary = null;
+          }
+        });
   }
 
   @Override
-  public String name() {
-    return cluster != null ? "cluster" : uri.getSentinels().isEmpty() ? address(uri) : uri.getSentinelMasterId();
+  public void close() {
+    channels.clear();
+    listening.drop();
+    commands.drop();
+    if (cluster == null) {
+      sentinel.drop();
+      RedisClient made = own;
+      own = program; // what is still released goes over it
+      if (made != program) {
+        made.shutdownAsync(0, 1, TimeUnit.SECONDS);
+      }
+    }
   }
 }

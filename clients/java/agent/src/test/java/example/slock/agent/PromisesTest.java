@@ -1,0 +1,239 @@
+package example.slock.agent;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import example.slock.Hold;
+import example.slock.Info;
+import example.slock.Locks;
+import example.slock.Options;
+import example.slock.Request;
+import example.slock.SlockException;
+import example.slock.Transport;
+import example.slock.lettuce.LettuceLocks;
+import example.slock.testing.MemoryServer;
+import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisURI;
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.ObjectInputStream;
+import java.io.ObjectOutputStream;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.CompletionStage;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Executor;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
+import java.util.jar.JarFile;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** What the scenarios that all languages share cannot say of Java. */
+@Timeout(60)
+class PromisesTest {
+  private final MemoryServer memory = new MemoryServer();
+  private final Locks locks = memory.locks();
+
+  private static void until(String what, CheckedCondition is) throws Exception {
+    for (long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30); !is.isTrue();) {
+      assertTrue(System.nanoTime() < end, "waited for " + what);
+      Thread.sleep(2);
+    }
+  }
+
+  private interface CheckedCondition {
+    boolean isTrue() throws Exception;
+  }
+
+  @Test
+  void optionsAndRequestsAreNeverChanged() throws Exception {
+    Options options = new Options();
+    options.ttl(Duration.ofMillis(5)).prefix("other:");
+    try (Locks same = new Locks(memory, options)) {
+      Hold hold = same.write("a").acquire();
+      assertTrue(hold.remaining().toMillis() > 5000);
+      assertEquals(1, memory.holders("a").size());
+    }
+  }
+
+  /** A server whose client library is of a version that does not fit. */
+  private record Unlinked(Transport of, Error error) implements Transport {
+    @Override
+    public CompletionStage<Reply> call(Call call, Executor blocking) {
+      throw error;
+    }
+
+    @Override
+    public Runnable listen(String channel, Consumer<String> heard, Runnable changed) {
+      throw error;
+    }
+
+    @Override
+    public Topology topology() {
+      return of.topology();
+    }
+
+    @Override
+    public void close() {}
+  }
+
+  @Test
+  void anErrorOfLinkageIsItselfAtOnce() {
+    Error error = new NoSuchMethodError("Builder.from");
+    try (Locks unlinked = new Locks(new Unlinked(memory, error), new Options())) {
+      long began = System.nanoTime();
+      assertSame(error, assertThrows(NoSuchMethodError.class, () -> unlinked.write("a").acquire()));
+      assertSame(error, assertThrows(NoSuchMethodError.class, () -> unlinked.write("a").tryAcquire()));
+      assertTrue(System.nanoTime() - began < TimeUnit.SECONDS.toNanos(2));
+    }
+  }
+
+  @Test
+  void aViewWhoseThreadHasDiedIsNotRenewed() throws Exception {
+    Locks brief = new Locks(memory, new Options().ttl(Duration.ofMillis(300)));
+    CompletableFuture<Boolean> isHeld = new CompletableFuture<>();
+    Thread thread = new Thread(() -> {
+      brief.lock("a").lock();
+      isHeld.complete(brief.lock("a").isHeldByCurrentThread());
+    });
+    thread.start();
+    assertTrue(isHeld.get());
+    thread.join();
+    until("the lock to end", () -> memory.holders("a").isEmpty());
+  }
+
+  @Test
+  void aHoldThatNobodyRefersToIsReleased() throws Exception {
+    locks.write("a").acquire();
+    until("the lock to end", () -> {
+      System.gc();
+      return memory.holders("a").isEmpty();
+    });
+  }
+
+  @Test
+  void anInterruptOfTheProgramIsKept() throws Exception {
+    boolean is = locks.write("a").run(hold -> {
+      Thread.currentThread().interrupt();
+      return true;
+    });
+    assertTrue(is && Thread.interrupted());
+    CountDownLatch inside = new CountDownLatch(1);
+    CompletableFuture<String> end = new CompletableFuture<>();
+    Thread thread = new Thread(() -> {
+      try {
+        locks.write("b").execute(hold -> {
+          inside.countDown();
+          Thread.sleep(60_000);
+        });
+      } catch (SlockException.Lost | InterruptedException e) {
+        end.complete(e.getClass().getSimpleName() + Thread.currentThread().isInterrupted());
+      }
+    });
+    thread.start();
+    inside.await();
+    memory.lose("b");
+    assertEquals("Lostfalse", end.get(30, TimeUnit.SECONDS));
+  }
+
+  @Test
+  void futuresAreCompletedByTheExecutor() throws Exception {
+    ExecutorService executor = Executors.newSingleThreadExecutor(task -> new Thread(task, "mine"));
+    try (Locks own = new Locks(memory, new Options().executor(executor))) {
+      CompletableFuture<String> lost = new CompletableFuture<>();
+      Hold hold = own.write("a").acquireAsync().get();
+      hold.onLost(loss -> lost.complete(Thread.currentThread().getName()));
+      CountDownLatch asked = new CountDownLatch(1);
+      executor.execute(() -> { // so that the future below is not complete yet
+        try {
+          asked.await();
+        } catch (InterruptedException e) {
+          Thread.currentThread().interrupt();
+        }
+      });
+      CompletableFuture<String> extended =
+          hold.extendAsync(Duration.ofSeconds(20)).thenApply(done -> Thread.currentThread().getName());
+      asked.countDown();
+      assertEquals("mine", extended.get(30, TimeUnit.SECONDS));
+      memory.lose("a");
+      assertEquals("mine", lost.get(30, TimeUnit.SECONDS));
+    } finally {
+      executor.shutdown();
+    }
+  }
+
+  @Test
+  void aCancelledFutureLeavesNothing() throws Exception {
+    Runnable release = memory.hold("a");
+    CompletableFuture<Hold> waiting = locks.write("a").acquireAsync();
+    until("it to wait", () -> locks.info("a").waiters() == 1);
+    waiting.cancel(true);
+    until("it to leave", () -> locks.info("a").waiters() == 0);
+    release.run();
+    assertTrue(memory.holders("a").isEmpty());
+  }
+
+  @Test
+  void errorsCanBeMadeAndSerialized() throws Exception {
+    SlockException.TimedOut busy = new SlockException.TimedOut(List.of("a"), "timed out",
+        List.of(new Info.Holder("t", 1, Duration.ZERO, Duration.ZERO, "web-1")), new IOException("x"));
+    SlockException.Lost lost = new SlockException.Lost(List.of("a"), SlockException.Reason.GONE, null);
+    SlockException.QuorumMissed missed = new SlockException.QuorumMissed(List.of("a"), "no majority",
+        List.of(new SlockException.NodeReply("n", false, new IOException("y"))));
+    for (SlockException error : List.of(busy, lost, missed, new SlockException.Closed(List.of()))) {
+      ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+      new ObjectOutputStream(bytes).writeObject(error);
+      Object back = new ObjectInputStream(new ByteArrayInputStream(bytes.toByteArray())).readObject();
+      assertEquals(error.getMessage(), ((SlockException) back).getMessage());
+      assertEquals(error.keys(), ((SlockException) back).keys());
+    }
+    assertEquals("timed out (lock a), held by web-1 t: x", busy.getMessage());
+  }
+
+  @Test
+  void busyIsNotDown() throws Exception {
+    memory.hold("a");
+    Request request = locks.write("a").waitFor(Duration.ofMillis(50));
+    assertEquals(1, assertThrows(SlockException.TimedOut.class, request::acquire).holders().size());
+    memory.fail(new IOException("refused"));
+    assertThrows(SlockException.NoAnswer.class, request::acquire);
+    CompletionException wrapped =
+        assertThrows(CompletionException.class, () -> request.acquireAsync().thenApply(Hold::fence).join());
+    assertEquals(SlockException.NoAnswer.class, wrapped.getCause().getClass());
+  }
+
+  @Test
+  void closeEndsAllThatWasMadeOfTheProgramsClient() throws Exception {
+    RedisClient client = RedisClient.create();
+    try (TestServer server = new TestServer()) {
+      long before = server.connections("normal");
+      try (Locks over = LettuceLocks.of(client, RedisURI.create("127.0.0.1", server.port))) {
+        over.write("a").acquire().release();
+      }
+      server.until("the connections to end", () -> server.connections("normal") == before);
+      assertFalse(client.connect(RedisURI.create("127.0.0.1", server.port)).sync().ping().isEmpty());
+    } finally {
+      client.shutdown();
+    }
+  }
+
+  @Test
+  void namesOnTheModulePathAreThoseOfThePackages() throws Exception {
+    for (String jar : List.of("core/target/slock-client", "lettuce/target/slock-client-lettuce",
+        "jedis/target/slock-client-jedis")) {
+      try (JarFile file = new JarFile("../" + jar + "-0.1.0.jar")) {
+        assertEquals("example.slock" + jar.replaceAll("core.*|/.*", "").replaceAll("(.+)", ".$1"),
+            file.getManifest().getMainAttributes().getValue("Automatic-Module-Name"));
+      }
+    }
+  }
+}

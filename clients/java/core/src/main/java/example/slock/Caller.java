@@ -1,0 +1,79 @@
+package example.slock;
+
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executor;
+import java.util.concurrent.ForkJoinPool;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.function.Function;
+
+/** A thread that waits for the end of a call, and runs the steps of the call meanwhile: so it costs no other thread. */
+final class Caller implements Executor {
+  private final LinkedBlockingQueue<Runnable> steps = new LinkedBlockingQueue<>();
+  private final Thread thread = Thread.currentThread();
+  private volatile boolean hasLeft;
+
+  @Override
+  public void execute(Runnable step) {
+    steps.add(step);
+    if (hasLeft) {
+      runElsewhere();
+    }
+  }
+
+  /** Runs what blocks: at once if this is the thread that waits. */
+  void block(Runnable task) {
+    if (Thread.currentThread() == thread) {
+      task.run();
+    } else {
+      execute(task);
+    }
+  }
+
+  private void runElsewhere() {
+    for (Runnable step = steps.poll(); step != null; step = steps.poll()) {
+      ForkJoinPool.commonPool().execute(step);
+    }
+  }
+
+  /** Waits for the call, whose steps run on the executor that it gets. An interrupt is kept for later. */
+  static <T> T join(Function<Executor, CompletableFuture<T>> call) {
+    Caller caller = new Caller();
+    boolean[] wasInterrupted = {false};
+    try {
+      return caller.run(call.apply(caller), () -> wasInterrupted[0] = true);
+    } finally {
+      if (wasInterrupted[0]) {
+        Thread.currentThread().interrupt();
+      }
+    }
+  }
+
+  /** Runs the steps until the result is there. */
+  <T> T run(CompletableFuture<T> result, Runnable interrupted) {
+    if (!result.isDone()) {
+      result.whenComplete((value, error) -> execute(() -> {}));
+    }
+    while (!result.isDone()) {
+      try {
+        steps.take().run();
+      } catch (InterruptedException e) {
+        interrupted.run();
+      }
+    }
+    hasLeft = true;
+    runElsewhere();
+    try {
+      return result.get();
+    } catch (ExecutionException | InterruptedException e) {
+      Throwable cause = Protocol.unwrap(e.getCause());
+      if (cause instanceof RuntimeException error) {
+        throw error;
+      } else if (cause instanceof Error error) {
+        throw error;
+      }
+      throw new CompletionException(cause);
+    }
+  }
+}

@@ -1,0 +1,226 @@
+package example.slock;
+
+import example.slock.Transport.Call;
+import example.slock.Transport.ErrorReply;
+import java.security.SecureRandom;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.function.BiFunction;
+
+/** The words of the commands, and what the replies mean. It sends nothing. */
+final class Protocol {
+  /** For how long, in ns, the server refuses an owner token after the end of its acquisition. */
+  static final long REFUSE = 120 * Clock.SECOND;
+  /** How long a request waits on the server at most unless it is sent again: the queue forgets a program that has died. */
+  static final long SERVER_WAIT = 15 * Clock.SECOND;
+
+  /** After these codes the same command, with the same token, may succeed a little later. */
+  private static final Set<String> PASSING = Set.of("UNBLOCKED", "TRYAGAIN", "READONLY", "LOADING", "MASTERDOWN",
+      "CLUSTERDOWN", "GRACE", "NOREPLICAS", "MISCONF", "MOVED", "ASK", "NOSUBSCRIBER");
+  /** Errors that say neither that a reply is missing nor that it may come: also those of linkage, and of programming. */
+  private static final List<Class<?>> FINAL = List.of(SlockException.class, Signal.class, Transport.Unusable.class, Error.class,
+      NullPointerException.class, ClassCastException.class, IllegalArgumentException.class,
+      UnsupportedOperationException.class, IndexOutOfBoundsException.class, IllegalStateException.class,
+      RejectedExecutionException.class);
+  private static final Map<String, BiFunction<List<String>, ErrorReply, SlockException>> ERRORS = Map.of(
+      "DEADLOCK", (keys, e) -> new SlockException.Deadlock(keys, e.getMessage(), e.getCause()),
+      "QUEUEFULL", (keys, e) -> new SlockException.QueueFull(keys, e.getMessage(), e.getCause()),
+      "WRONGMODE", (keys, e) -> new SlockException.WrongMode(keys, e.getMessage(), e.getCause()),
+      "NOTHELD", (keys, e) -> new SlockException.NotHeld(keys, e.getMessage(), e.getCause()),
+      "REFUSED", (keys, e) -> new SlockException.Refused(keys, e.getMessage(), e.getCause()));
+
+  private static final SecureRandom RANDOM = new SecureRandom();
+
+  private Protocol() {}
+
+  /** 128 random bits as text: an owner token or a tag, both secret. */
+  static String draw() {
+    byte[] bits = new byte[16];
+    RANDOM.nextBytes(bits);
+    return Base64.getEncoder().withoutPadding().encodeToString(bits);
+  }
+
+  /**
+   * An owner token and the keys that it wants or holds.
+   *
+   * @param names the keys for the program
+   * @param keys those for the server, with the prefix
+   * @param isGiven the token is the program's: other acquisitions may use it too
+   */
+  record Owner(List<String> names, List<String> keys, String token, boolean isGiven) {
+    static Owner of(List<String> names, Settings s) {
+      List<String> keys = s.prefix.isEmpty() ? names : names.stream().map(name -> s.prefix + name).toList();
+      return new Owner(names, keys, s.token == null ? draw() : s.token, s.token != null);
+    }
+
+    /** A command for one key or for several, by its two names. */
+    private List<Object> words(String single, String several) {
+      List<Object> words = new ArrayList<>(keys.size() + 12);
+      if (keys.size() == 1 && single != null) {
+        words.add(single);
+      } else {
+        words.add(several);
+        words.add((long) keys.size());
+      }
+      words.addAll(keys);
+      words.add(token);
+      return words;
+    }
+
+    private Call call(List<Object> words, boolean isReserved) {
+      return new Call(keys.get(0), words.get(1) instanceof Long ? 2 : 1, words, List.of(), 0, isReserved);
+    }
+
+    /** Asks for the lock. */
+    Call lock(Mode mode, Settings s) {
+      List<Object> words = mode == Mode.READ ? words("SLOCK.RLOCK", "SLOCK.MRLOCK") : words("SLOCK.LOCK", "SLOCK.MLOCK");
+      words.add(Clock.millis(s.ttl));
+      String metadata = s.metadata();
+      if (!metadata.isEmpty()) {
+        words.add("META");
+        words.add(metadata);
+      }
+      if (s.limit != null) {
+        words.add("LIMIT");
+        words.add((long) s.limit);
+      }
+      return call(words, false);
+    }
+
+    /** Gives the fence of what the token holds in the mode, and never takes a lock. */
+    Call adopt(Mode mode, Settings s) {
+      Call call = lock(mode, s.with(o -> {
+        o.metadata = "";
+        o.limit = null;
+      }));
+      call.words().add("XX");
+      return call;
+    }
+
+    /** Has the hold with the fence (0: whatever the token holds) end a ttl from now, or, if it only lengthens, not before. */
+    Call extend(long ttl, long fence, boolean lengthens) {
+      List<Object> words = words("SLOCK.EXTEND", "SLOCK.MEXTEND");
+      words.add(Clock.millis(ttl));
+      if (lengthens) {
+        words.add("GT");
+      }
+      return call(fenced(words, fence), lengthens);
+    }
+
+    /** Makes the hold of a single key one of this mode. */
+    Call change(Mode to, long ttl, long fence) {
+      List<Object> words = words(to == Mode.READ ? "SLOCK.DOWNGRADE" : "SLOCK.UPGRADE", null);
+      words.add(Clock.millis(ttl));
+      return call(fenced(words, fence), false);
+    }
+
+    /** Ends a waiting upgrade. */
+    Call withdraw() {
+      return call(words("SLOCK.CANCEL", null), false);
+    }
+
+    /**
+     * Ends the acquisition: the server withdraws what waits, releases what is held, and refuses what arrives later. A token of
+     * the program's may be in use for another hold: it is not refused, and of it the hold with the fence ends, if that is known.
+     */
+    Call end(long fence) {
+      List<Object> words = words(null, "SLOCK.MUNLOCK");
+      if (!isGiven) {
+        words.add("REFUSE");
+        words.add(Clock.millis(REFUSE));
+        return call(words, false);
+      }
+      return call(fenced(words, fence), false);
+    }
+
+    private static List<Object> fenced(List<Object> words, long fence) {
+      if (fence > 0) {
+        words.add("FENCE");
+        words.add(fence);
+      }
+      return words;
+    }
+  }
+
+  /** The command with a place in the queue, whose end is told on a channel. */
+  static Call waiting(Call call, long wait, String channel, String tag) {
+    List<Object> words = new ArrayList<>(call.words());
+    words.addAll(List.of("WAIT", Clock.millis(wait), "NOTIFY", channel, tag));
+    return new Call(call.key(), call.keyAt(), words, List.of(), 0, false);
+  }
+
+  /** The message {@code <n> <tag>}: n is a fence, 0, or the code of an error after a minus. */
+  record Message(String tag, long fence, ErrorReply error) {
+    static Message of(String payload) {
+      String[] parts = payload.split(" ", 2);
+      String tag = parts.length == 2 ? parts[1] : "";
+      if (parts[0].startsWith("-")) {
+        return new Message(tag, 0, new ErrorReply(parts[0].substring(1) + " the server ended the wait", null));
+      }
+      try {
+        return new Message(tag, Long.parseLong(parts[0]), null);
+      } catch (NumberFormatException e) {
+        return new Message("", 0, null);
+      }
+    }
+  }
+
+  static String code(Throwable error) {
+    return error instanceof ErrorReply reply ? reply.code() : "";
+  }
+
+  /** The error itself, which a future may have wrapped. */
+  static Throwable unwrap(Throwable error) {
+    return error instanceof CompletionException && error.getCause() != null ? error.getCause() : error;
+  }
+
+  /** What a step of a future throws to fail with this. */
+  static CompletionException failure(Throwable error) {
+    return new CompletionException(error);
+  }
+
+  /** Whether the same command may be sent again after this. */
+  static boolean passes(Throwable error) {
+    if (error instanceof ErrorReply reply) {
+      return PASSING.contains(reply.code()) || reply.getMessage().contains("max number of clients reached");
+    }
+    return error != null && FINAL.stream().noneMatch(type -> type.isInstance(error));
+  }
+
+  /** The error that the program gets. */
+  static Throwable explain(Throwable error, List<String> keys) {
+    if (error instanceof Transport.Unusable && error.getCause() != null) {
+      return error.getCause();
+    }
+    if (!(error instanceof ErrorReply reply)) {
+      return error;
+    }
+    if (ERRORS.containsKey(reply.code())) {
+      return ERRORS.get(reply.code()).apply(keys, reply);
+    } else if (reply.getMessage().toLowerCase(Locale.ROOT).contains("unknown command")) {
+      return new SlockException.ModuleNotLoaded(keys, "the server has not loaded the SLOCK module: start it with"
+          + " --loadmodule /path/to/libslock.so, or run MODULE LOAD /path/to/libslock.so", reply.getCause());
+    }
+    return reply.getCause() != null ? reply.getCause() : reply;
+  }
+
+  /** What an attempt ended with that is no error. */
+  static final class Signal extends RuntimeException {
+    /** The request has to be sent again at once. */
+    static final Signal AGAIN = new Signal("send again");
+    /** The lock was refused, and the request cannot wait by a message. */
+    static final Signal POLL = new Signal("poll");
+    /** The caller has left. */
+    static final Signal LEFT = new Signal("left");
+
+    private Signal(String text) {
+      super(text, null, false, false);
+    }
+  }
+}
