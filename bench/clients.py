@@ -4,8 +4,8 @@ Three cases, each with holds that are not renewed: one lock and unlock after the
 each; many tasks that hand one lock on, against a plain WAIT with a connection each. The agents of
 clients/conformance measure, in turns. A language whose agent cannot be built here is skipped.
 
-With --beside, the libraries for Go and Python are also measured beside those of another checkout, sample by sample in
-turns.
+With --beside, the libraries for Go and Python are also measured beside those of another checkout, sample by
+sample in turns.
 """
 
 from __future__ import annotations
