@@ -92,24 +92,6 @@ def test_a_wrong_client() -> None:
         slock_client.Locks(replicas)
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"ttl": 0.001}, "ttl must be 2 ms"),
-        ({"ttl": "10"}, "ttl must be a number"),
-        ({"wait": -1}, "wait must be a finite"),
-        ({"metadata": "x" * 2000}, "1024 bytes"),
-        ({"token": ""}, "1 to 255 bytes"),
-        ({"min_replicas": -1}, "0 or more"),
-        ({"limit": 1}, "reading only"),
-        ({"time_to_live": 1}, "unexpected keyword"),
-    ],
-)
-def test_a_wrong_option(options: dict[str, object], text: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=text):
-        slock_client.Locks(redis.Redis()).write("job", **options)  # type: ignore[arg-type]
-
-
 def test_a_wrong_key_or_function() -> None:
     locks = slock_client.Locks(redis.Redis())
     for keys in ((), ("",), ("a", "")):

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -179,14 +180,8 @@ print("done")
 @pytest.mark.parametrize("patched", ["before", "after"])
 def test_gevent_patched_before_or_after_the_import(server: Server, patched: str) -> None:
     pytest.importorskip("gevent")
-    patch = "from gevent import monkey; monkey.patch_all()"
-    code = (
-        GEVENT.format(before="", after="", **{})
-        if False
-        else GEVENT.replace("{before}", patch if patched == "before" else "").replace(
-            "{after}", patch if patched == "after" else ""
-        )
-    )
+    code = GEVENT.replace(f"{{{patched}}}", "from gevent import monkey; monkey.patch_all()")
+    code = re.sub("{before}|{after}", "", code)
     run = [sys.executable, "-W", "ignore", "-c", code, str(server.port), SOURCE]
     done = subprocess.run(run, capture_output=True, text=True, timeout=40)
     assert done.stdout == "done\n", done.stderr

@@ -28,25 +28,6 @@ class Settings:
         self.phase = Phase()
 
 
-class OneServer:
-    """The keeper of holds at one server."""
-
-    def __init__(self, servers: Sequence[Server]) -> None:
-        self.servers, self.server = servers, servers[0]
-
-    async def extend(self, owner: Owner, ttl: float, fence: int, options: Options, until: float) -> Answer:
-        return await self.server.extend(owner, ttl, fence, options, until)
-
-    async def end(self, owner: Owner, fence: int, after: float) -> bool:
-        return await self.server.end(owner, fence, after)
-
-    def drop(self, owner: Owner, fence: int) -> None:
-        self.server.ends.add(owner.end(fence))
-
-    def over(self, servers: Sequence[Server]) -> OneServer:
-        return OneServer(servers)
-
-
 class Engine:
     def __init__(self, settings: Settings, transports: Sequence[Transport], io: Callable[[], Runtime]) -> None:
         self._settings = settings
@@ -100,7 +81,7 @@ class Engine:
         server, owner, metadata = self.servers[0], self.owner(names, options.token), metadata_of(options)
         call = owner.lock(mode, options, metadata)
         grant = await acquire(server, owner, call, options, limits, is_try)
-        return None if grant is None else self._hold(OneServer(self.servers), owner, mode, options, metadata, grant)
+        return None if grant is None else self._hold(server, owner, mode, options, metadata, grant)
 
     def _hold(self, keeper: Keeper, owner: Owner, mode: Mode, options: Options, metadata: str, grant: Grant) -> Lease:
         quorum = self._settings.quorum
@@ -128,7 +109,7 @@ class Engine:
             answer = Answer(0, 0.0)
         if not answer.number:
             raise not_held(names, mode)
-        return self._hold(OneServer(self.servers), owner, mode, options, metadata, Grant(answer.number, answer.sent))
+        return self._hold(server, owner, mode, options, metadata, Grant(answer.number, answer.sent))
 
     async def release(self, names: tuple[str, ...], token: str) -> int:
         self.check_open()

@@ -123,8 +123,7 @@ class HoldBase:
                 raise
 
     def _keeper(self) -> Keeper:
-        engine, keeper = self._home._engine(), self._lease.keeper
-        return keeper if keeper.servers is engine.servers else keeper.over(engine.servers)
+        return self._lease.keeper.over(self._home._engine().servers)
 
     async def _extend(self, ttl: Duration) -> None:
         ttl, lease = seconds(ttl, "ttl"), self._lease

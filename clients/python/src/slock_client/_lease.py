@@ -27,8 +27,6 @@ _AGAIN = 0.1  # seconds until a renewal is sent again, where another primary may
 class Keeper(Protocol):
     """Where a hold is kept: one server, or the nodes of a quorum."""
 
-    servers: Sequence[Server]
-
     async def extend(self, owner: Owner, ttl: float, fence: int, options: Options, until: float) -> Answer:
         """Sends one extension. The number is 0 if the hold is gone. A fence of 0 means whatever the token holds."""
         ...
@@ -42,7 +40,7 @@ class Keeper(Protocol):
         ...
 
     def over(self, servers: Sequence[Server]) -> Keeper:
-        """The same for a caller in another event loop, which has other connections."""
+        """The same for a caller that may be in another event loop, which has other connections."""
         ...
 
 

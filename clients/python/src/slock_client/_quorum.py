@@ -122,13 +122,15 @@ class Votes:
     ) -> None:
         self._settings, self._owner, self._options = settings, owner, options
         self._mode: Mode = mode
-        self.servers = servers
+        self._servers = servers
         self._votes = [_Vote(server) for server in servers]
         self._io = servers[0].io
         self.metadata = metadata_of(options)
         self.sent = now()  # before the first command was sent
 
     def over(self, servers: Sequence[Server]) -> Votes:
+        if servers is self._servers:
+            return self
         votes = Votes(servers, self._settings, self._owner, self._mode, self._options)
         for vote, known in zip(votes._votes, self._votes, strict=True):
             vote.fence = known.fence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from slock_client._clock import now
@@ -128,6 +128,13 @@ class Server:
             if now() >= end:
                 text = f"{acknowledged} of {options.min_replicas} replicas acknowledged"
                 raise TooFewReplicasError(text, owner.names)
+
+    def drop(self, owner: Owner, fence: int) -> None:
+        """Releases in the background."""
+        self.ends.add(owner.end(fence))
+
+    def over(self, servers: Sequence[Server]) -> Server:
+        return servers[0]
 
     async def end(self, owner: Owner, fence: int, after: float) -> bool:
         """Releases, or has the hold end after so many seconds. Tells whether it was still there.

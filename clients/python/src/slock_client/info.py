@@ -82,10 +82,12 @@ def _text(value: Any) -> Any:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
 
 
-def _read(kind: type[T], reply: Any, **known: Any) -> T:
-    """An object of what the server says: a map, or by RESP2 a flat array."""
-    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=False)
-    said = {_text(name): value for name, value in pairs}
+def _said(reply: Any) -> dict[str, Any]:
+    """What a flat array says."""
+    return dict(zip(map(_text, reply[::2]), reply[1::2], strict=True))
+
+
+def _read(kind: type[T], said: dict[str, Any], **known: Any) -> T:
     for field in fields(kind):  # type: ignore[arg-type]
         name = _NAMES.get(field.name, field.name)
         if name in said and field.name not in known:
@@ -97,16 +99,15 @@ def _read(kind: type[T], reply: Any, **known: Any) -> T:
 def info_of(key: str, reply: Any) -> LockInfo:
     if reply is None:
         return LockInfo(key)
-    parts = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=False))
-    parts = {_text(name): value for name, value in parts.items()}
-    holders = tuple(_read(Holder, one) for one in parts.get("holders", ()))
-    queue = tuple(_read(Waiter, one) for one in parts.get("queue", ()))
-    return _read(LockInfo, reply, key=key, holders=holders, queue=queue)
+    said = _said(reply)
+    holders = tuple(_read(Holder, _said(one)) for one in said["holders"])
+    queue = tuple(_read(Waiter, _said(one)) for one in said["queue"])
+    return _read(LockInfo, said, key=key, holders=holders, queue=queue)
 
 
 def queues_of(replies: Iterable[Any], prefix: str) -> list[Queue]:
     """Those whose names have the prefix, without it, the longest wait first."""
-    queues = [_read(Queue, row) for reply in replies for row in reply]
+    queues = [_read(Queue, _said(row)) for reply in replies for row in reply]
     found = [replace(one, key=one.key[len(prefix) :]) for one in queues if one.key.startswith(prefix)]
     return sorted(found, key=lambda queue: -queue.longest_wait)
 
