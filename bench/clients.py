@@ -31,8 +31,8 @@ PAIRS_TASKS, HANDOFF_TASKS = 16, 64
 LONGEST_PAIR = 1.15
 # Pairs and hand-offs a second by the library, against those without it.
 LEAST_PAIRS, LEAST_HANDOFFS = 0.95, 1.0
-# The base libraries of Node send what many tasks ask at once together, in a few microseconds a command, and in
-# Python a library's own functions cost as much as a command does. These limits only notice that this has grown.
+# The base libraries of Node send what many tasks ask at once together, in a few microseconds a command. In
+# Python a library's own functions cost as much as a command does. These limits notice that this has grown.
 LONGEST_OF = {"python-sync": 1.7, "python-asyncio": 2.2}
 LEAST_OF = {
     **{"node-redis": (0.45, 0.5), "ioredis": (0.55, 0.6)},

@@ -6,7 +6,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from slock_client import _sync
 from slock_client._block import Block, Exit, entered
@@ -20,6 +20,7 @@ from slock_client.asyncio import _asyncio
 from slock_client.errors import LostError, NoAnswerError, NotHeldError, TimedOutError
 
 _log = logging.getLogger("slock_client")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -108,7 +109,7 @@ class DropIn:
         options.change({"ttl": options.ttl})
         locks = self._locks()
         try:
-            lease = await self._replied(locks._engine().acquire((self._key,), "write", options, is_try))
+            lease = await self._replied(locks._engine().acquire, (self._key,), "write", options, is_try)
         except TimedOutError:
             return False
         if lease is None:
@@ -118,7 +119,7 @@ class DropIn:
         return True
 
     async def _locked(self) -> bool:
-        return (await self._replied(self._locks()._info(self._key))).mode != "free"
+        return (await self._replied(self._locks()._info, self._key)).mode != "free"
 
     async def _owned(self) -> bool:
         token = self.local.token
@@ -131,18 +132,18 @@ class DropIn:
     async def _left(self, token: bytes) -> int:
         """How many milliseconds the token still holds the lock; negative: it does not."""
         key = self._locks()._key(self._key)
-        return int(await self._replied(self._locks()._engine().query(Call(key, ("SLOCK.PTTL", word(key), token)))))
+        return int(await self._replied(self._locks()._engine().query, Call(key, ("SLOCK.PTTL", word(key), token))))
 
     async def _release(self, token: bytes) -> None:
         """Releases what the token holds. It may be repeated after a cancellation."""
         hold, locks = self.local.hold, self._locks()
         try:
             if hold is None or hold.token != self._text(token):
-                is_held = await self._replied(locks._release(self._key, self._text(token))) > 0
+                is_held = await self._replied(locks._release, self._key, self._text(token)) > 0
             elif hold._lease.state == "over":
-                is_held = await self._replied(hold._keeper().end(hold._lease.owner, hold._lease.named(), 0))
+                is_held = await self._replied(hold._keeper().end, hold._lease.owner, hold._lease.named(), 0)
             else:
-                await self._replied(hold._release())
+                await self._replied(hold._release)
                 is_held = True
         except LostError as loss:
             raise self._not_owned("release") from loss
@@ -161,7 +162,7 @@ class DropIn:
             lease.until = min(lease.until, now() + ttl)
         engine = locks._engine()
         call = owner.end(fence) if ttl < 0.001 else owner.extend(ttl, fence, only_lengthens=False)
-        answer = await self._replied(engine.servers[0].ask((self._key,), locks._limits.retry_for, call))
+        answer = await self._replied(engine.servers[0].ask, (self._key,), locks._limits.retry_for, call)
         if not answer.number and (ttl >= 0.001 or answer.copies == 1):
             raise self._not_owned(verb)
         if lease is not None:
@@ -196,10 +197,10 @@ class DropIn:
     def _not_owned(self, verb: str) -> Exception:
         return self._error(f"Cannot {verb} a lock that's no longer owned", "LockNotOwnedError")
 
-    async def _replied(self, work: Awaitable[T]) -> T:
+    async def _replied(self, work: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs) -> T:
         """The result of the work. If there was no reply, it raises the error of the library."""
         try:
-            return await work
+            return await work(*arguments, **named)
         except NoAnswerError as error:
             cause = error.__cause__
             if cause is not None and isinstance(cause, (self._errors.ConnectionError, self._errors.TimeoutError)):
