@@ -48,6 +48,18 @@ _CODES = {
 _LOGIN = ("WRONGPASS", "NOAUTH")
 
 
+class Packer:
+    """Codes commands. That of hiredis crashes the process if a signal handler raises an exception meanwhile."""
+
+    def pack(self, *words: Any) -> list[bytes]:
+        words = (*words[0].split(), *words[1:])  # of "CLUSTER SLOTS" each is one
+        parts = [b"*%d\r\n" % len(words)]
+        for word in words:
+            coded = word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogateescape")
+            parts.append(b"$%d\r\n%b\r\n" % (len(coded), coded))
+        return [b"".join(parts)]
+
+
 class RedisTransport:
     """A client of redis-py or valkey-py. Raises `TypeError` if it is none."""
 
@@ -90,7 +102,9 @@ class RedisTransport:
         """The options of a client for a duplicate. It repeats no command by itself, so that each copy is known."""
         kept = {name: value for name, value in kwargs.items() if name not in _LEFT_OUT}
         backoff = self.library.backoff.NoBackoff()
-        return {**kept, **({} if "path" in kwargs else _OF_TCP), **_SET, "retry": self.half.retry.Retry(backoff, 0)}
+        of_half = {} if self.is_async else {"command_packer": Packer()}
+        of_half |= {} if "path" in kwargs else _OF_TCP
+        return {**kept, **of_half, **_SET, "retry": self.half.retry.Retry(backoff, 0)}
 
     def _pool(self, kwargs: dict[str, Any], kind: Any, **more: Any) -> Any:
         options = {**self._options(kwargs), **more}
