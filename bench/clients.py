@@ -4,8 +4,8 @@ Three cases, each with holds that are not renewed: one lock and unlock after the
 each; many tasks that hand one lock on, against a plain WAIT with a connection each. The agents of
 clients/conformance measure, in turns. A language whose agent cannot be built here is skipped.
 
-With --beside, the libraries for Go and Python are also measured beside those of another checkout, sample by
-sample in turns.
+With --beside, the libraries of Go, Rust, Node and Python are also measured beside those of another checkout,
+sample by sample in turns.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LEAST_OF = {
     **{"python-sync": (0.45, 0.4), "python-asyncio": (0.9, 0.4)},
 }
 SAMPLE_SECONDS = 300.0
-BESIDE = ("go", "python-asyncio", "python-sync")
+BESIDE = ("go", "rust", "node-redis", "ioredis", "python-asyncio", "python-sync")
 
 
 def single(report: Report, agent: Agent, samples: int, pairs: int) -> None:
@@ -92,10 +92,19 @@ def beside(agent: Agent, other: Agent, what: str, samples: int, field: str, **fi
 
 
 def agent_of(name: str, checkout: Path, directory: str) -> Agent:
-    """The agent of the library in another checkout."""
-    if name != "go":
+    """The agent of the library of Go, Rust, Node or Python in another checkout."""
+    if name == "rust":
+        subprocess.run(
+            ["cargo", "build", "--release", "--example", "conformance_agent"], cwd=checkout, check=True
+        )
+        return Agent(f"rust of {checkout}", [str(checkout / "target/release/examples/conformance_agent")], {})
+    if name.startswith("python"):
         program = str(checkout / "clients/python/conformance_agent.py")
         return Agent(f"{name} of {checkout}", [sys.executable, program], LANGUAGES[name].defaults)
+    if name != "go":
+        subprocess.run([checkout / "scripts/node-library"], check=True)
+        program = str(checkout / "clients/node/conformance_agent.mjs")
+        return Agent(f"{name} of {checkout}", ["node", program, name], {})
     package = "./internal/agent/goredis"
     if not (checkout / "clients/go" / package).exists():
         package = "./internal/agent"
@@ -145,9 +154,7 @@ def main() -> int:
     parser.add_argument("--handoffs", type=int, default=20, help="of each of the tasks that hand on")
     parser.add_argument("--cases", nargs="+", default=["single", "pairs", "handoffs"])
     parser.add_argument("--languages", nargs="+", default=list(LANGUAGES), choices=list(LANGUAGES))
-    parser.add_argument(
-        "--beside", type=Path, help="another checkout, whose libraries for Go and Python are measured too"
-    )
+    parser.add_argument("--beside", type=Path, help="another checkout, whose library is measured too")
     options = parser.parse_args()
 
     report = Report(options)

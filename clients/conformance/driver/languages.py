@@ -166,7 +166,8 @@ LANGUAGES = {
     for language in (
         Language("python-asyncio", _python, {"api": "asyncio"}),
         Language("python-sync", _python, {"api": "sync"}),
-        Language("rust", _rust),
+        # Commands can go over a connection of the program's: multiplexed, or manager.
+        Language("rust", _rust, {"api": os.environ.get("SLOCK_RUST_API", "client")}),
         Language("go", _go),
         Language("rueidis", _rueidis("rueidis")),
         Language("valkey-go", _rueidis("valkey-go")),

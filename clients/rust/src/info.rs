@@ -1,14 +1,27 @@
-//! What the server tells of a lock and of its queues.
+//! What the server tells of locks: who holds one, who waits for it, and which are waited for.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
-use redis::{FromRedisValue, RedisError, Value};
+use redis::{FromRedisValue, RedisResult, Value};
 
-use crate::errors::Error;
-use crate::options::Mode;
+/// How a lock is held: by one writer, or by readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// One holder, which excludes all others.
+    Write,
+    /// Holders that exclude only writers.
+    Read,
+}
 
-/// Types that a program reads: each field with its type, how it is read, and its name on the server.
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Mode::Write { "write" } else { "read" })
+    }
+}
+
+/// Declares types that a program reads: each field with its type, how it is read, and its name on the server.
 macro_rules! read_from_fields {
     ($($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $field:ident: $type:ty = $read:ident($key:literal),)* })*) => { $(
         $(#[$doc])*
@@ -25,76 +38,76 @@ macro_rules! read_from_fields {
 }
 
 read_from_fields! {
-    /// Who holds a lock and who waits for it.
+    /// What `SLOCK.INFO` tells of one lock.
     Info {
-        /// In which mode it is held; nothing when there are only waiters.
+        /// In which mode it is held; nothing if it is only waited for.
         mode: Option<Mode> = mode_if_any("mode"),
         /// How many hold it for reading.
         readers: u64 = get("readers"),
         /// How many wait.
         waiters: u64 = get("waiters"),
-        /// The highest fence of those who hold it.
+        /// The highest fencing token of the holders.
         fence: i64 = get("fence"),
-        /// Until the last of them has to have renewed.
-        left: Duration = duration("pttl"),
-        /// Who holds it, up to a hundred.
+        /// Until the deadline of the last holder.
+        remaining: Duration = duration("pttl"),
+        /// Who holds it, in the order in which their holds began.
         holders: Vec<Holder> = list("holders"),
-        /// Who waits, in order, up to a hundred.
+        /// Who waits, in the order in which they will be granted.
         queue: Vec<Waiter> = list("queue"),
     }
 
-    /// Who holds a lock.
+    /// One who holds a lock.
     Holder {
-        /// The owner's identity; what is no text in it is replaced.
+        /// The owner token. Bytes that are no text are replaced.
         token: String = text("token"),
-        /// The number of the hold.
+        /// The fencing token.
         fence: i64 = get("fence"),
         /// Until its deadline.
-        left: Duration = duration("pttl"),
-        /// Since the grant.
+        remaining: Duration = duration("pttl"),
+        /// Since the hold began.
         held: Duration = duration("held-ms"),
         /// The text that came with the request.
         metadata: Option<String> = text_if_any("meta"),
     }
 
-    /// Who waits for a lock.
+    /// One who waits for a lock.
     Waiter {
-        /// The owner's identity; what is no text in it is replaced.
+        /// The owner token. Bytes that are no text are replaced.
         token: String = text("token"),
         /// What is wanted.
         mode: Mode = mode("mode"),
         /// A reader waits to become the writer.
-        upgrade: bool = is_upgrade("mode"),
-        /// Since it asked.
+        is_upgrade: bool = is_upgrade("mode"),
+        /// Since the request.
         waiting: Duration = duration("waiting-ms"),
-        /// How long it waits; nothing without a limit.
+        /// How long it waits at most, unless the client sends the request again; nothing without a limit.
         wait: Option<Duration> = duration_if_any("timeout-ms"),
         /// The text that came with the request.
         metadata: Option<String> = text_if_any("meta"),
     }
 
-    /// A lock for which somebody waits.
+    /// A lock that is waited for.
     Queue {
-        /// Its name.
+        /// The key.
         key: String = text("key"),
         /// How many wait.
         waiters: u64 = get("waiters"),
-        /// How many of them to write.
+        /// How many of them want to write.
         writers: u64 = get("writers"),
-        /// Since the first of them asked.
+        /// Since the first of them came.
         longest_wait: Duration = duration("longest-wait-ms"),
-        /// The token of the one that is granted next.
+        /// The owner token of the first.
         next: String = text("next"),
-        /// In which mode it is held; nothing when nobody holds it.
+        /// In which mode the lock is held; nothing if nobody holds it.
         mode: Option<Mode> = mode_if_any("mode"),
         /// How many hold it for reading.
         readers: u64 = get("readers"),
-        /// Since when it is held.
+        /// Since the oldest hold began.
         held: Duration = duration("held-ms"),
     }
 }
 
-/// The fields of a map, which is an array in protocol 2. What is missing counts as nothing.
+/// The fields of a map, which is an array in RESP2. What is missing counts as nothing.
 struct Fields(HashMap<String, Value>);
 
 impl Fields {
@@ -124,7 +137,7 @@ impl Fields {
     }
 
     fn mode_if_any(&self, name: &str) -> Option<Mode> {
-        Some(self.mode(name)).filter(|_| !self.text(name).is_empty())
+        Some(self.mode(name)).filter(|_| matches!(self.text(name).as_str(), "read" | "write"))
     }
 
     /// An upgrade is wanted to write.
@@ -137,15 +150,21 @@ impl Fields {
     }
 }
 
-pub(crate) fn info(value: Value) -> Result<Option<Info>, Error> {
-    let fields = Option::from_redis_value(value).map_err(RedisError::from)?;
+pub(crate) fn info(value: Value) -> RedisResult<Option<Info>> {
+    let fields = Option::from_redis_value(value)?;
     Ok(fields.map(|fields| Fields(fields).into()))
 }
 
-/// The queues of several nodes, the longest wait first.
-pub(crate) fn queues(of_nodes: Value) -> Result<Vec<Queue>, Error> {
-    let queues = Vec::<Vec<_>>::from_redis_value(of_nodes).map_err(RedisError::from)?;
-    let mut queues: Vec<_> = queues.into_iter().flatten().map(|fields| Queue::from(Fields(fields))).collect();
-    queues.sort_by_key(|queue| std::cmp::Reverse(queue.longest_wait));
-    Ok(queues)
+/// The queues of all nodes whose keys begin with the prefix, which is taken off; the longest wait first.
+pub(crate) fn queues(of_nodes: Value, prefix: &str) -> RedisResult<Vec<Queue>> {
+    let queues = Vec::<Vec<_>>::from_redis_value(of_nodes)?;
+    let mut all = Vec::new();
+    for mut queue in queues.into_iter().flatten().map(|fields| Queue::from(Fields(fields))) {
+        if let Some(name) = queue.key.strip_prefix(prefix) {
+            queue.key = name.to_owned();
+            all.push(queue);
+        }
+    }
+    all.sort_by_key(|queue| std::cmp::Reverse(queue.longest_wait));
+    Ok(all)
 }
