@@ -17,6 +17,7 @@ import slock_client
 import slock_client.asyncio
 from harness import Server
 from slock_client._server import Answer
+from slock_client._watchdog import Watchdog
 from slock_client.testing import MemoryServer
 
 
@@ -164,3 +165,23 @@ def test_a_reply_counts_for_the_fence_that_its_command_named(monkeypatch: pytest
     monkeypatch.setattr(hold._lease.keeper, "extend", extend)
     hold.extend(5)
     assert not hold.lost
+
+
+def test_a_hold_that_comes_while_the_watchdog_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    look, looking, acquired = Watchdog._look, threading.Event(), threading.Event()
+
+    def slow(self: Watchdog, lease: Any, at: float) -> float:
+        looking.set()
+        acquired.wait(5)
+        return look(self, lease, at)
+
+    monkeypatch.setattr(Watchdog, "_look", slow)
+    locks = slock_client.Locks(MemoryServer())
+    first = locks.write("first").acquire()
+    looking.wait(10)
+    second = locks.write("second", ttl=0.9).acquire()
+    acquired.set()
+    time.sleep(1.5)
+    first.check()
+    second.check()
+    locks.close()

@@ -164,10 +164,10 @@ class Lease:
             watcher()
 
     def _overdue(self) -> Reason | None:
-        at = now()
-        if at < self.last:
+        last = self.last
+        if now() < last:
             return None
-        if at < self.until:
+        if last < self.until:
             return "max hold"
         return "closed" if self._phase.is_closing else "expired"
 

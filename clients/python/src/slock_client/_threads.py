@@ -61,7 +61,7 @@ class Threads:
         self._permit = deque([None])  # for the one thread that carries orders out
         self._jobs: queue.SimpleQueue[Callable[[], Work]] = queue.SimpleQueue()
         self._workers: set[int] = set()
-        self._idle: set[int] = set()
+        self._idle: deque[None] = deque()  # one for each worker that waits, and that no job has been given to
         self._calls: queue.SimpleQueue[int] = queue.SimpleQueue()  # permits
         for number in range(_CALLS_AT_ONCE):
             self._calls.put(number)
@@ -91,8 +91,11 @@ class Threads:
                 function, is_job = self._orders.get(timeout=_IDLE_SECONDS)
                 if is_job:
                     self._jobs.put(function)
-                    if len(self._idle) < self._jobs.qsize() and len(self._workers) < _MOST_WORKERS:
-                        threading.Thread(target=self._work, name="slock-worker", daemon=True).start()
+                    try:
+                        self._idle.pop()
+                    except IndexError:
+                        if len(self._workers) < _MOST_WORKERS:
+                            threading.Thread(target=self._work, name="slock-worker", daemon=True).start()
                 else:
                     threading.Thread(target=_complete, args=(function,), name="slock", daemon=True).start()
         except queue.Empty:
@@ -106,17 +109,19 @@ class Threads:
         me = threading.get_ident()
         self._workers.add(me)
         while True:
-            self._idle.add(me)
             try:
-                job = self._jobs.get(timeout=_IDLE_SECONDS)
+                job = self._jobs.get_nowait()
             except queue.Empty:
-                self._idle.discard(me)
-                self._workers.discard(me)
-                if self._jobs.empty():
+                self._idle.append(None)
+                try:
+                    job = self._jobs.get(timeout=_IDLE_SECONDS)
+                except queue.Empty:
+                    try:
+                        self._idle.pop()
+                    except IndexError:
+                        continue  # a job comes for this thread
+                    self._workers.discard(me)
                     return
-                self._workers.add(me)  # somebody counted on this thread
-                continue
-            self._idle.discard(me)
             _complete(job)
 
     def is_busy(self) -> bool:

@@ -28,6 +28,7 @@ class Watchdog:
         self.holds: dict[Lease, None] = {}
         self._inbox = io.mailbox()
         self._wakes_at = float("-inf")  # when it looks next
+        self._calls = 0  # of `wake`
         self._permit = deque([None])  # for the one that runs
         self._started = float("-inf")
         self._purge_at = 1000
@@ -42,6 +43,7 @@ class Watchdog:
 
     def wake(self, due: float) -> None:
         """Has it look at that time."""
+        self._calls += 1
         at = now()
         if self._permit and at - self._started > _START:
             self._started = at
@@ -75,7 +77,7 @@ class Watchdog:
             return  # another one runs
         try:
             while True:
-                began = now()
+                began, calls = now(), self._calls
                 due = began + _LONGEST_PAUSE
                 is_idle = not any(server.listener.tickets for server in self._servers)
                 for lease in list(self.holds):
@@ -88,8 +90,10 @@ class Watchdog:
                 if not follows:
                     follows = True
                     self._follow(True)
-                took = now() - began
-                self._wakes_at = max(due, began + took * (1 + _LEAST_PAUSE))
+                soon = began + (now() - began) * (1 + _LEAST_PAUSE)
+                self._wakes_at = max(due, soon)
+                if calls != self._calls:  # another thread has called during the look
+                    self._wakes_at = soon
                 await self._inbox.get(self._wakes_at - now())
                 self._wakes_at = float("-inf")
         finally:
