@@ -146,8 +146,9 @@ class Request(Acquisition):
     def leave(self) -> None:
         """Ends the wait of an upgrade whose hold is over."""
         self.is_closed = True
-        if self._ticket is not None:
-            self._ticket.mailbox.put(CLOSED)
+        ticket = self._ticket
+        if ticket is not None:
+            ticket.mailbox.put(CLOSED)
 
     def forget(self) -> None:
         """Has to be called at the end."""
