@@ -109,7 +109,7 @@ public final class Locks implements AutoCloseable {
   private CompletableFuture<Told> query(String key, List<Object> words, Executor on) {
     checkOpen(List.of());
     List<String> names = key.isEmpty() ? List.of() : List.of(key.substring(settings.prefix.length()));
-    return repeat(names, until -> servers.get(0).send(new Call(key, 1, words, List.of(), 0, false), until, on)
+    return repeat(names, until -> servers.get(0).send(new Call(key, 1, words, List.of(), 0), until, on)
         .thenApply(reply -> {
           Server.number(reply.value());
           if (key.isEmpty()) {

@@ -51,8 +51,8 @@ final class Server implements Keeper {
     long limit = until - Clock.now();
     CompletableFuture<Transport.Reply> sent;
     try {
-      sent = transport.call(new Call(call.key(), call.keyAt(), call.words(), call.then(), Math.max(limit, Clock.MS),
-          call.isReserved()), on instanceof Caller caller ? caller::block : null).toCompletableFuture();
+      sent = transport.call(new Call(call.key(), call.keyAt(), call.words(), call.then(), Math.max(limit, Clock.MS)),
+          on instanceof Caller caller ? caller::block : null).toCompletableFuture();
     } catch (RuntimeException | Error e) {
       sent = CompletableFuture.failedFuture(e);
     }
@@ -195,7 +195,7 @@ final class Server implements Keeper {
 
   /** Sends a command in the background until it is answered, for a time, with growing pauses. */
   void deliver(Call call, long time) {
-    End end = new End(new Call(call.key(), call.keyAt(), call.words(), List.of(), 0, true), Clock.now() + time);
+    End end = new End(new Call(call.key(), call.keyAt(), call.words(), List.of(), 0), Clock.now() + time);
     synchronized (ends) {
       ends.addFirst(end);
       if (ending == MOST_ENDING) {
@@ -254,7 +254,7 @@ final class Server implements Keeper {
     // nothing, and any replica would do.
     Call call = owner.extend(e.ttl() + Clock.MS, e.fence(), true);
     call = new Call(call.key(), call.keyAt(), call.words(),
-        List.of("WAIT", (long) s.minReplicas, Clock.millis(s.replicaTimeout)), 0, true);
+        List.of("WAIT", (long) s.minReplicas, Clock.millis(s.replicaTimeout)), 0);
     long sent = Clock.now();
     CompletableFuture<Transport.Reply> reply = send(call, Clock.plus(until, s.replicaTimeout), on);
     return linked(reply, reply.thenApply(r -> {

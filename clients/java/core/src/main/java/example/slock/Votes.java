@@ -142,8 +142,7 @@ final class Votes implements Keeper {
    */
   @Override
   public CompletableFuture<Server.Answer> extend(Owner owner, Extension e, long until, Executor on) {
-    Call lock = owner.lock(request.mode, e.wanted().with(s -> s.ttl = e.ttl()));
-    Call call = new Call(lock.key(), lock.keyAt(), lock.words(), lock.then(), 0, true);
+    Call call = owner.lock(request.mode, e.wanted().with(s -> s.ttl = e.ttl()));
     long now = Clock.now();
     return ask(e.ttl(), Tally::isCertain, (node, end) -> {
       long before = node.fence.get();
