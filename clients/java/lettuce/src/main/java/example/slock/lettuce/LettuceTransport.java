@@ -131,9 +131,15 @@ final class LettuceTransport implements Transport {
     uri = null;
     cluster = client;
     resources = client.getResources();
-    commands = new Link<>(() -> client.connectAsync(StringCodec.UTF8));
-    listening = new Link<>(() -> client.connectAsync(StringCodec.UTF8));
+    commands = new Link<>(() -> connect(client));
+    listening = new Link<>(() -> connect(client));
     sentinel = null;
+  }
+
+  /** A client that has not been used yet knows no nodes, and then makes no connections. */
+  private static CompletionStage<StatefulRedisClusterConnection<String, String>> connect(RedisClusterClient client) {
+    return client.refreshPartitionsAsync().toCompletableFuture().orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS)
+        .handle((done, error) -> client.connectAsync(StringCodec.UTF8)).thenCompose(connection -> connection);
   }
 
   private boolean hasSentinel() {
