@@ -39,8 +39,10 @@ import redis.clients.jedis.util.Pool;
  * may be in use for long, and to wait for one, to test it, or to make it, may take longer than a call can wait.
  */
 final class JedisTransport implements Transport {
-  /** Connections of a pool, and threads for what blocks. */
-  private static final int MOST = 16;
+  /** Connections of a pool. */
+  private static final int MOST = 8;
+  /** For what blocks. */
+  private static final int THREADS = 16;
   private static final int MOST_MS = 800;
   private static final long PAUSE_NANOS = 100_000_000;
   private static final long PRIMARY_MS = 500;
@@ -63,7 +65,7 @@ final class JedisTransport implements Transport {
   private final Map<Integer, String> slots = new ConcurrentHashMap<>();
   private final Map<String, Subscription> subscriptions = new ConcurrentHashMap<>();
   private final AtomicBoolean isFollowing = new AtomicBoolean();
-  private final ThreadPoolExecutor threads = new ThreadPoolExecutor(MOST, MOST, 1, TimeUnit.SECONDS,
+  private final ThreadPoolExecutor threads = new ThreadPoolExecutor(THREADS, THREADS, 1, TimeUnit.SECONDS,
       new LinkedBlockingQueue<>(), task -> thread("slock-jedis", task));
 
   /** The address and the configuration are null if they are not known. */
