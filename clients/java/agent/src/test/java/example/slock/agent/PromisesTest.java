@@ -113,16 +113,17 @@ class PromisesTest {
 
   @Test
   void aViewWhoseThreadHasDiedIsNotRenewed() throws Exception {
-    Locks brief = new Locks(memory, new Options().ttl(Duration.ofMillis(300)));
-    CompletableFuture<Boolean> isHeld = new CompletableFuture<>();
-    Thread thread = new Thread(() -> {
-      brief.lock("a").lock();
-      isHeld.complete(brief.lock("a").isHeldByCurrentThread());
-    });
-    thread.start();
-    assertTrue(isHeld.get());
-    thread.join();
-    until("the lock to end", () -> memory.holders("a").isEmpty());
+    try (Locks brief = new Locks(memory, new Options().ttl(Duration.ofMillis(300)))) {
+      CompletableFuture<Boolean> isHeld = new CompletableFuture<>();
+      Thread thread = new Thread(() -> {
+        brief.lock("a").lock();
+        isHeld.complete(brief.lock("a").isHeldByCurrentThread());
+      });
+      thread.start();
+      assertTrue(isHeld.get());
+      thread.join();
+      until("the lock to end", () -> memory.holders("a").isEmpty());
+    }
   }
 
   @Test
