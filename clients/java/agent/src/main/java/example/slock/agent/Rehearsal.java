@@ -17,8 +17,8 @@ import java.util.List;
  * that only seems to be one. A lock is refused, and granted to whoever waits.
  */
 final class Rehearsal {
-  private static final String HELLO =
-      "%6\r\n+server\r\n+redis\r\n+version\r\n+7.0.0\r\n+proto\r\n:3\r\n+id\r\n:1\r\n+mode\r\n+standalone\r\n+role\r\n+master\r\n";
+  private static final String HELLO = String.join("\r\n", "%6", "+server", "+redis", "+version", "+7.0.0", "+proto", ":3", "+id", ":1",
+      "+mode", "+standalone", "+role", "+master", "");
 
   private final ServerSocket server;
   /** The client has asked for RESP3. */

@@ -296,41 +296,42 @@ final class LettuceTransport implements Transport {
     resources.eventExecutorGroup().schedule(task, ms, TimeUnit.MILLISECONDS);
   }
 
+  /** The reply to SSUBSCRIBE is a push message. Of itself only an error completes a command: its own one, or that of another. */
   private void subscribe(String name, Ears of) {
-    of.unconfirmed.add(name);
+    var command = command(List.of("SSUBSCRIBE", name), 1);
+    of.unconfirmed.put(name, command);
+    command.handle((none, error) -> error == null ? null : of.failed(error));
     later(OPENING.toMillis(), () -> {
-      if (of.unconfirmed.contains(name)) {
+      if (!command.isDone()) {
         of.again();
       }
     });
-    listening.get().thenCompose(connection -> to(connection, name)).thenAccept(connection -> of.subscribe((StatefulRedisConnection<String, String>) connection, name)).exceptionally(of::failed);
+    listening.get().thenCompose(connection -> to(connection, name)).thenAccept(connection -> {
+      of.hear((StatefulRedisConnection<String, String>) connection);
+      connection.dispatch(List.of(command));
+    }).exceptionally(of::failed);
   }
 
   /** What the listening connections tell, until others take their place. */
   private final class Ears implements PushListener, RedisConnectionStateListener {
     private final Set<Object> connections = ConcurrentHashMap.newKeySet();
-    private final Set<Object> unconfirmed = ConcurrentHashMap.newKeySet();
+    private final Map<Object, AsyncCommand<String, String, List<Object>>> unconfirmed = new ConcurrentHashMap<>();
 
-    /** The reply is a push message, so only an error completes the command: its own one, or that of another channel. */
-    void subscribe(StatefulRedisConnection<String, String> connection, String name) {
+    void hear(StatefulRedisConnection<String, String> connection) {
       if (connections.add(connection)) {
         connection.addListener((PushListener) this);
         connection.addListener((RedisConnectionStateListener) this);
       }
-      var command = command(List.of("SSUBSCRIBE", name), 1);
-      command.handle((none, error) -> error == null ? null : failed(error));
-      connection.dispatch(List.of(command));
     }
 
     private Void failed(Throwable error) {
       String text = String.valueOf(error.getMessage());
-      if (text.contains("NOPERM")) { // the user may not listen
-        unconfirmed.clear();
-        return null;
-      } else if (text.contains("MOVED ")) {
+      if (text.contains("MOVED ")) {
         cluster.refreshPartitionsAsync();
       }
-      again();
+      if (!text.contains("NOPERM")) { // else the user may not listen
+        again();
+      }
       return null;
     }
 
@@ -344,7 +345,10 @@ final class LettuceTransport implements Transport {
       switch (message.getType()) {
         case "smessage" -> channel.heard.accept((String) content.get(2));
         case "ssubscribe" -> {
-          unconfirmed.remove(content.get(1));
+          var command = unconfirmed.remove(content.get(1));
+          if (command != null) {
+            command.complete(); // so that no time limit of the client ends it
+          }
           channel.changed.run();
         }
         case "sunsubscribe" -> again(); // the slot has moved
