@@ -58,6 +58,10 @@ PYTEST = f"{shlex.quote(str(ROOT / '.venv/bin/python'))} -m pytest -x -q -p no:c
 RUST = "cargo test --tests"
 GO = "go -C clients/go test -count=1 -v"
 NODE = 'node --test --test-reporter=spec --test-name-pattern="$1" clients/node/test/*.test.mjs'
+MAVEN = (
+    "mvn -B -f clients/java -pl core,lettuce,jedis,agent -Dmaven.javadoc.skip -Dmaven.source.skip"
+    " -Dsurefire.failIfNoSpecifiedTests=false package"
+)
 # For each kind of test what builds it, and what runs it with the words that the fault gives.
 RUNNERS = {
     "core": ("cargo test --package slock-core --lib --no-run", "cargo test --package slock-core --lib --"),
@@ -75,6 +79,7 @@ RUNNERS = {
     "rust": (f"{MODULE} && {RUST} --no-run", f"{RUST} --"),
     "go": (f"{MODULE} && {GO} -run ^$ .", f"{GO} . -run"),
     "node": (f"{MODULE} && scripts/node-library", f"named() {{ {NODE}; }}; named"),
+    "java": (f"{MODULE} && {MAVEN} -DskipTests", f"{MAVEN} -D"),
 }
 # What the exploration says of a fault, or the judge.
 HISTORY = re.compile(
@@ -84,7 +89,8 @@ HISTORY = re.compile(
 )
 # What each of them says when at least one test ran.
 RAN = re.compile(
-    r"^running [1-9]|\b[1-9]\d* (passed|failed|error)|^=== RUN|^\S (pass|fail) [1-9]", re.MULTILINE
+    r"^running [1-9]|\b[1-9]\d* (passed|failed|error)|^=== RUN|^\S (pass|fail) [1-9]|Tests run: [1-9]",
+    re.MULTILINE,
 )
 
 

@@ -173,10 +173,7 @@ LANGUAGES = {
         Language("valkey-go", _rueidis("valkey-go")),
         Language("node-redis", _node_redis),
         Language("ioredis", _ioredis),
-        # Lettuce before 6.4 has no sharded subscriptions.
-        Language(
-            "lettuce", _java("lettuce"), notifies=not os.environ.get("SLOCK_LETTUCE", "").startswith("6.3")
-        ),
+        Language("lettuce", _java("lettuce")),
         Language("jedis", _java("jedis")),
     )
 }

@@ -5,6 +5,7 @@ import static example.slock.Protocol.unwrap;
 import example.slock.Protocol.Owner;
 import example.slock.Protocol.Signal;
 import java.util.List;
+import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
 
@@ -84,6 +85,24 @@ abstract class Acquisition {
 
   boolean isLeft() {
     return left != null;
+  }
+
+  /** Waits in this thread. A grant that came after the interrupt is the result, and the thread stays interrupted. */
+  final <T> T await(Caller caller, CompletableFuture<T> result) throws InterruptedException {
+    try {
+      return caller.run(result, () -> leave(new CancellationException("interrupted")));
+    } catch (CancellationException e) {
+      if (Thread.interrupted()) {
+        throw new InterruptedException();
+      }
+      throw e;
+    }
+  }
+
+  /** The future for the program: if that cancels it, or completes it in another way, the acquisition is over. */
+  final <T> CompletableFuture<T> cancellable(CompletableFuture<T> future) {
+    future.whenComplete((value, error) -> leave(new CancellationException("cancelled")));
+    return future;
   }
 
   /** A future that ends when the caller leaves. */

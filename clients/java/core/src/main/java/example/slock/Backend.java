@@ -10,7 +10,8 @@ interface Backend {
   /** What was adopted. */
   record Adopted(Keeper keeper, Owner owner, Grant grant) {}
 
-  void check(Request request);
+  /** What is wrong with a request, beside what its settings know. */
+  default void check(Request request) {}
 
   Acquisition acquisition(Request request, boolean isTry, Executor on);
 
@@ -20,5 +21,5 @@ interface Backend {
   CompletableFuture<Integer> release(Request request, Executor on);
 
   /** Has a change of the primary noticed while there are holds. */
-  void follow(String key);
+  default void follow(String key) {}
 }

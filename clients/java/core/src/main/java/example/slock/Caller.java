@@ -2,7 +2,6 @@ package example.slock;
 
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ForkJoinPool;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -37,43 +36,42 @@ final class Caller implements Executor {
     }
   }
 
-  /** Waits for the call, whose steps run on the executor that it gets. An interrupt is kept for later. */
+  /** Waits for the call, whose steps run on the executor that it gets. */
   static <T> T join(Function<Executor, CompletableFuture<T>> call) {
     Caller caller = new Caller();
-    boolean[] wasInterrupted = {false};
-    try {
-      return caller.run(call.apply(caller), () -> wasInterrupted[0] = true);
-    } finally {
-      if (wasInterrupted[0]) {
-        Thread.currentThread().interrupt();
-      }
-    }
+    return caller.run(call.apply(caller), () -> {});
   }
 
-  /** Runs the steps until the result is there. */
+  /** Runs the steps until the result is there. An interrupt is kept for later. */
   <T> T run(CompletableFuture<T> result, Runnable interrupted) {
     if (!result.isDone()) {
       result.whenComplete((value, error) -> execute(() -> {}));
     }
+    boolean wasInterrupted = false;
     while (!result.isDone()) {
       try {
         steps.take().run();
       } catch (InterruptedException e) {
+        wasInterrupted = true;
         interrupted.run();
       }
     }
     hasLeft = true;
     runElsewhere();
     try {
-      return result.get();
-    } catch (ExecutionException | InterruptedException e) {
-      Throwable cause = Protocol.unwrap(e.getCause());
+      return result.join();
+    } catch (CompletionException e) {
+      Throwable cause = Protocol.unwrap(e);
       if (cause instanceof RuntimeException error) {
         throw error;
       } else if (cause instanceof Error error) {
         throw error;
       }
-      throw new CompletionException(cause);
+      throw e;
+    } finally {
+      if (wasInterrupted) {
+        Thread.currentThread().interrupt();
+      }
     }
   }
 }

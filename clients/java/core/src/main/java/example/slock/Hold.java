@@ -155,13 +155,13 @@ public final class Hold implements AutoCloseable {
   public void upgrade(Duration wait) throws InterruptedException {
     Caller caller = new Caller();
     Kept.Upgrade upgrade = kept.upgrade(wait, caller);
-    Interruption.await(caller, upgrade.result(), upgrade.acquisition());
+    upgrade.acquisition().await(caller, upgrade.result());
   }
 
   /** As {@link #upgrade(Duration)}. Cancelling the future gives the upgrade up. */
   public CompletableFuture<Void> upgradeAsync(Duration wait) {
     Kept.Upgrade upgrade = kept.upgrade(wait, Runnable::run);
-    return Interruption.cancellable(kept.locks, upgrade.result(), upgrade.acquisition(), done -> {});
+    return upgrade.acquisition().cancellable(kept.locks.told(upgrade.result()));
   }
 
   /** Makes the writer a reader, in one step, with a new fence. Without a reply it goes on in the background. */

@@ -31,9 +31,6 @@ final class Listener {
 
   Listener(Server server) {
     this.server = server;
-    if (!server.topology.canListen()) {
-      deniedUntil = Clock.NEVER;
-    }
   }
 
   private static final class Channel {
@@ -59,10 +56,6 @@ final class Listener {
     synchronized (this) {
       int slot = slot(key);
       Channel known = channels.get(slot);
-      if (open && deniedUntil == Clock.NEVER) {
-        deniedUntil = Clock.NEVER - 1; // once in the log
-        server.locks.report.polls("the client library knows no sharded subscriptions");
-      }
       if (Clock.now() < deniedUntil || known == null && !open) {
         return new Found(null, false);
       }

@@ -2,7 +2,6 @@ package example.slock;
 
 import static example.slock.Protocol.unwrap;
 
-import example.slock.Acquisition.Grant;
 import example.slock.Transport.Call;
 import java.util.ArrayList;
 import java.util.List;
@@ -13,6 +12,7 @@ import java.util.concurrent.Executor;
 import java.util.concurrent.ForkJoinPool;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.locks.LockSupport;
+import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.function.LongFunction;
 
@@ -43,7 +43,7 @@ public final class Locks implements AutoCloseable {
     settings = options.settings;
     report = new Reporter(settings.hooks);
     transports.forEach(transport -> servers.add(new Server(transport, this)));
-    backend = isQuorum ? new Quorum(this) : new Single(servers.get(0));
+    backend = isQuorum ? new Quorum(this) : servers.get(0);
   }
 
   /**
@@ -90,32 +90,24 @@ public final class Locks implements AutoCloseable {
   public Info info(String key) {
     Settings.require(!key.isEmpty(), "a key must not be empty");
     String name = settings.prefix + key;
-    return Caller.join(on -> query(name, List.of("SLOCK.INFO", name, "FULL", "COUNT", 0L), on)).of(Info::of);
+    return Info.of(Caller.join(on -> query(name, List.of("SLOCK.INFO", name, "FULL", "COUNT", 0L), on)));
   }
 
   /** Tells which locks are waited for whose names begin with the prefix, on all nodes, the longest wait first. */
   public List<Info.Queue> queues() {
-    return Caller.join(on -> query("", List.of("SLOCK.QUEUES", "COUNT", 0L), on))
-        .of(replies -> Info.queues(replies, settings.prefix));
+    return Info.queues(Caller.join(on -> query("", List.of("SLOCK.QUEUES", "COUNT", 0L), on)), settings.prefix);
   }
 
-  /** A reply to a question; null is possible. */
-  private record Told(Object value) {
-    <T> T of(Function<Object, T> read) {
-      return read.apply(value);
-    }
-  }
-
-  private CompletableFuture<Told> query(String key, List<Object> words, Executor on) {
+  private CompletableFuture<Object> query(String key, List<Object> words, Executor on) {
     checkOpen(List.of());
     List<String> names = key.isEmpty() ? List.of() : List.of(key.substring(settings.prefix.length()));
-    return repeat(names, until -> servers.get(0).send(new Call(key, 1, words, List.of(), 0, false), until, on)
+    return repeat(names, until -> servers.get(0).send(new Call(key, 1, words, List.of(), 0), until, on)
         .thenApply(reply -> {
           Server.number(reply.value());
           if (key.isEmpty()) {
             ((List<?>) reply.value()).forEach(Server::number);
           }
-          return new Told(reply.value());
+          return reply.value();
         }), on);
   }
 
@@ -165,12 +157,17 @@ public final class Locks implements AutoCloseable {
 
   /** A future that is completed by the executor of the options. */
   <T> CompletableFuture<T> told(CompletableFuture<T> result) {
-    CompletableFuture<T> future = new CompletableFuture<>();
+    return told(result, value -> value, value -> {});
+  }
+
+  /** As {@link #told}; a value that comes too late is given back. */
+  <T, U> CompletableFuture<U> told(CompletableFuture<T> result, Function<T, U> convert, Consumer<T> giveBack) {
+    CompletableFuture<U> future = new CompletableFuture<>();
     result.whenComplete((value, error) -> execute(() -> {
-      if (error == null) {
-        future.complete(value);
-      } else {
+      if (error != null) {
         future.completeExceptionally(unwrap(error));
+      } else if (!future.complete(convert.apply(value))) {
+        giveBack.accept(value);
       }
     }));
     return future;
@@ -239,44 +236,5 @@ public final class Locks implements AutoCloseable {
       backend.follow(kept.owner.keys().get(0));
       kept.confirm();
     });
-  }
-
-  /** One server or cluster. */
-  private record Single(Server server) implements Backend {
-    @Override
-    public void check(Request request) {}
-
-    @Override
-    public Acquisition acquisition(Request r, boolean isTry, Executor on) {
-      Protocol.Owner owner = Protocol.Owner.of(r.keys, r.settings);
-      return new ServerAcquisition(server, owner, owner.lock(r.mode, r.settings), r.settings, isTry, on);
-    }
-
-    @Override
-    public CompletableFuture<Adopted> adopt(Request r, Executor on) {
-      Protocol.Owner owner = Protocol.Owner.of(r.keys, r.settings);
-      return server.ask(r.keys, server.settings.retryFor, owner.adopt(r.mode, r.settings), on).handle((answer, failure) -> {
-        boolean isWrong = unwrap(failure) instanceof SlockException.WrongMode;
-        if (failure != null && !isWrong) {
-          throw Protocol.failure(unwrap(failure));
-        } else if (isWrong || answer.number() == 0) {
-          throw new SlockException.NotHeld(r.keys, r.mode);
-        }
-        return new Adopted(server, owner, new Grant(answer.number(), answer.sent()));
-      });
-    }
-
-    @Override
-    public CompletableFuture<Integer> release(Request r, Executor on) {
-      return server.ask(r.keys, server.settings.retryFor, Protocol.Owner.of(r.keys, r.settings).end(0), on)
-          .thenApply(answer -> (int) answer.number());
-    }
-
-    @Override
-    public void follow(String key) {
-      if (server.topology.hasFailover()) {
-        server.listener.channel(key, true);
-      }
-    }
   }
 }

@@ -73,8 +73,8 @@ final class Protocol {
       return words;
     }
 
-    private Call call(List<Object> words, boolean isReserved) {
-      return new Call(keys.get(0), words.get(1) instanceof Long ? 2 : 1, words, List.of(), 0, isReserved);
+    private Call call(List<Object> words) {
+      return new Call(keys.get(0), words.get(1) instanceof Long ? 2 : 1, words, List.of(), 0);
     }
 
     /** Asks for the lock. */
@@ -90,7 +90,7 @@ final class Protocol {
         words.add("LIMIT");
         words.add((long) s.limit);
       }
-      return call(words, false);
+      return call(words);
     }
 
     /** Gives the fence of what the token holds in the mode, and never takes a lock. */
@@ -110,19 +110,19 @@ final class Protocol {
       if (lengthens) {
         words.add("GT");
       }
-      return call(fenced(words, fence), lengthens);
+      return call(fenced(words, fence));
     }
 
     /** Makes the hold of a single key one of this mode. */
     Call change(Mode to, long ttl, long fence) {
       List<Object> words = words(to == Mode.READ ? "SLOCK.DOWNGRADE" : "SLOCK.UPGRADE", null);
       words.add(Clock.millis(ttl));
-      return call(fenced(words, fence), false);
+      return call(fenced(words, fence));
     }
 
     /** Ends a waiting upgrade. */
     Call withdraw() {
-      return call(words("SLOCK.CANCEL", null), false);
+      return call(words("SLOCK.CANCEL", null));
     }
 
     /**
@@ -134,9 +134,9 @@ final class Protocol {
       if (!isGiven) {
         words.add("REFUSE");
         words.add(Clock.millis(REFUSE));
-        return call(words, false);
+        return call(words);
       }
-      return call(fenced(words, fence), false);
+      return call(fenced(words, fence));
     }
 
     private static List<Object> fenced(List<Object> words, long fence) {
@@ -152,7 +152,7 @@ final class Protocol {
   static Call waiting(Call call, long wait, String channel, String tag) {
     List<Object> words = new ArrayList<>(call.words());
     words.addAll(List.of("WAIT", Clock.millis(wait), "NOTIFY", channel, tag));
-    return new Call(call.key(), call.keyAt(), words, List.of(), 0, false);
+    return new Call(call.key(), call.keyAt(), words, List.of(), 0);
   }
 
   /** The message {@code <n> <tag>}: n is a fence, 0, or the code of an error after a minus. */

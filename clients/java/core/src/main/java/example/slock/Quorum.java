@@ -29,9 +29,6 @@ final class Quorum implements Backend {
   }
 
   @Override
-  public void follow(String key) {}
-
-  @Override
   public Acquisition acquisition(Request request, boolean isTry, Executor on) {
     return new QuorumAcquisition(this, request, isTry, on);
   }

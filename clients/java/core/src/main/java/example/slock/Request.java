@@ -76,7 +76,7 @@ public final class Request extends RequestOptions<Request> {
     }
     Caller caller = new Caller();
     Locks.Acquiring acquiring = locks.acquire(this, isTry, caller);
-    return Interruption.await(caller, acquiring.hold(), acquiring.acquisition());
+    return acquiring.acquisition().await(caller, acquiring.hold());
   }
 
   /**
@@ -94,13 +94,11 @@ public final class Request extends RequestOptions<Request> {
 
   private <T> CompletableFuture<T> async(boolean isTry, Function<Hold, T> convert) {
     Locks.Acquiring acquiring = locks.acquire(this, isTry, Runnable::run);
-    Hold[] granted = {null};
-    CompletableFuture<T> result = acquiring.hold().thenApply(hold -> convert.apply(granted[0] = hold));
-    return Interruption.cancellable(locks, result, acquiring.acquisition(), value -> {
-      if (granted[0] != null) {
-        granted[0].releaseAsync();
+    return acquiring.acquisition().cancellable(locks.told(acquiring.hold(), convert, hold -> {
+      if (hold != null) {
+        hold.releaseAsync();
       }
-    });
+    }));
   }
 
   /**

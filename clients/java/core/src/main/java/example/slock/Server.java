@@ -2,6 +2,7 @@ package example.slock;
 
 import static example.slock.Protocol.unwrap;
 
+import example.slock.Acquisition.Grant;
 import example.slock.Protocol.Owner;
 import example.slock.Protocol.Signal;
 import example.slock.Transport.Call;
@@ -15,7 +16,7 @@ import java.util.concurrent.TimeoutException;
 import java.util.function.LongFunction;
 
 /** One server, or one cluster: sends commands, repeats them, and delivers ends that nobody waits for. */
-final class Server implements Keeper {
+final class Server implements Backend, Keeper {
   /** How long one try waits for its reply. Then the command is sent again, perhaps over another connection. */
   static final long TRY = 800 * Clock.MS;
   /** How many ends are on their way at once. During an outage the others cost their memory. */
@@ -51,8 +52,8 @@ final class Server implements Keeper {
     long limit = until - Clock.now();
     CompletableFuture<Transport.Reply> sent;
     try {
-      sent = transport.call(new Call(call.key(), call.keyAt(), call.words(), call.then(), Math.max(limit, Clock.MS),
-          call.isReserved()), on instanceof Caller caller ? caller::block : null).toCompletableFuture();
+      sent = transport.call(new Call(call.key(), call.keyAt(), call.words(), call.then(), Math.max(limit, Clock.MS)),
+          on instanceof Caller caller ? caller::block : null).toCompletableFuture();
     } catch (RuntimeException | Error e) {
       sent = CompletableFuture.failedFuture(e);
     }
@@ -195,7 +196,7 @@ final class Server implements Keeper {
 
   /** Sends a command in the background until it is answered, for a time, with growing pauses. */
   void deliver(Call call, long time) {
-    End end = new End(new Call(call.key(), call.keyAt(), call.words(), List.of(), 0, true), Clock.now() + time);
+    End end = new End(new Call(call.key(), call.keyAt(), call.words(), List.of(), 0), Clock.now() + time);
     synchronized (ends) {
       ends.addFirst(end);
       if (ending == MOST_ENDING) {
@@ -242,6 +243,40 @@ final class Server implements Keeper {
     }
   }
 
+  // --- as the backend of requests
+
+  @Override
+  public Acquisition acquisition(Request r, boolean isTry, Executor on) {
+    Owner owner = Owner.of(r.keys, r.settings);
+    return new ServerAcquisition(this, owner, owner.lock(r.mode, r.settings), r.settings, isTry, on);
+  }
+
+  @Override
+  public CompletableFuture<Adopted> adopt(Request r, Executor on) {
+    Owner owner = Owner.of(r.keys, r.settings);
+    return ask(r.keys, settings.retryFor, owner.adopt(r.mode, r.settings), on).handle((answer, failure) -> {
+      boolean isWrong = unwrap(failure) instanceof SlockException.WrongMode;
+      if (failure != null && !isWrong) {
+        throw Protocol.failure(unwrap(failure));
+      } else if (isWrong || answer.number() == 0) {
+        throw new SlockException.NotHeld(r.keys, r.mode);
+      }
+      return new Adopted(this, owner, new Grant(answer.number(), answer.sent()));
+    });
+  }
+
+  @Override
+  public CompletableFuture<Integer> release(Request r, Executor on) {
+    return ask(r.keys, settings.retryFor, Owner.of(r.keys, r.settings).end(0), on).thenApply(answer -> (int) answer.number());
+  }
+
+  @Override
+  public void follow(String key) {
+    if (topology.hasFailover()) {
+      listener.channel(key, true);
+    }
+  }
+
   // --- as a keeper of holds
 
   @Override
@@ -254,7 +289,7 @@ final class Server implements Keeper {
     // nothing, and any replica would do.
     Call call = owner.extend(e.ttl() + Clock.MS, e.fence(), true);
     call = new Call(call.key(), call.keyAt(), call.words(),
-        List.of("WAIT", (long) s.minReplicas, Clock.millis(s.replicaTimeout)), 0, true);
+        List.of("WAIT", (long) s.minReplicas, Clock.millis(s.replicaTimeout)), 0);
     long sent = Clock.now();
     CompletableFuture<Transport.Reply> reply = send(call, Clock.plus(until, s.replicaTimeout), on);
     return linked(reply, reply.thenApply(r -> {

@@ -90,7 +90,7 @@ final class ServerAcquisition extends Acquisition {
       return CompletableFuture.completedFuture(List.of());
     }
     String key = owner.keys().get(n);
-    return server.send(new Call(key, 1, List.of("SLOCK.INFO", key, "FULL", "COUNT", 10L), List.of(), 0, false), until, on)
+    return server.send(new Call(key, 1, List.of("SLOCK.INFO", key, "FULL", "COUNT", 10L), List.of(), 0), until, on)
         .thenCompose(reply -> {
           List<Info.Holder> holders = Info.of(reply.value()).holders();
           boolean isKnown = !holders.isEmpty() || reply.value() instanceof Transport.ErrorReply;

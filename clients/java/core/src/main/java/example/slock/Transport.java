@@ -41,9 +41,8 @@ public interface Transport {
    * @param words the command with its arguments, each a String or a Long
    * @param then a command that follows over the same connection, if it is not empty
    * @param limit how long the caller waits, in ns
-   * @param isReserved asks for a connection that the program's own commands cannot occupy
    */
-  record Call(String key, int keyAt, List<Object> words, List<Object> then, long limit, boolean isReserved) {}
+  record Call(String key, int keyAt, List<Object> words, List<Object> then, long limit) {}
 
   /**
    * What came back.
@@ -61,9 +60,8 @@ public interface Transport {
    * @param isCluster keys and channels belong to slots
    * @param hasFailover another server, which may lack some locks, can take over while the former one still replies, as with
    *     Sentinel. Then {@link Locks} listens while there are holds, and confirms them after a change
-   * @param canListen the client library knows sharded subscriptions
    */
-  record Topology(String name, boolean isCluster, boolean hasFailover, boolean canListen) {}
+  record Topology(String name, boolean isCluster, boolean hasFailover) {}
 
   /** An error reply of the server. Its text begins with the code. */
   final class ErrorReply extends RuntimeException {

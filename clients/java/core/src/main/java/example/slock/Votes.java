@@ -96,7 +96,8 @@ final class Votes implements Keeper {
     long until = Clock.now() + timeout;
     AtomicReferenceArray<NodeReply> came = new AtomicReferenceArray<>(nodes.size());
     for (int i = 0; i < nodes.size(); i++) {
-      came.set(i, new NodeReply(nodes.get(i).server.transport.topology().name(), false, new TimeoutException("the node is silent")));
+      String name = nodes.get(i).server.transport.topology().name();
+      came.set(i, new NodeReply(name, false, new TimeoutException("the node is silent")));
     }
     CompletableFuture<Tally> result = new CompletableFuture<>();
     AtomicLong missing = new AtomicLong(nodes.size());
@@ -142,8 +143,7 @@ final class Votes implements Keeper {
    */
   @Override
   public CompletableFuture<Server.Answer> extend(Owner owner, Extension e, long until, Executor on) {
-    Call lock = owner.lock(request.mode, e.wanted().with(s -> s.ttl = e.ttl()));
-    Call call = new Call(lock.key(), lock.keyAt(), lock.words(), lock.then(), 0, true);
+    Call call = owner.lock(request.mode, e.wanted().with(s -> s.ttl = e.ttl()));
     long now = Clock.now();
     return ask(e.ttl(), Tally::isCertain, (node, end) -> {
       long before = node.fence.get();
@@ -159,7 +159,8 @@ final class Votes implements Keeper {
   @Override
   public CompletableFuture<Boolean> end(Owner owner, long fence, long after, boolean isWaitedFor, Executor on) {
     return ask(request.settings.ttl, Tally::isCertain, (node, until) -> after > 0
-        ? node.server.end(owner, node.fence.get(), after, true, on) : node.release(owner, until)).thenApply(tally -> certainly(tally, 0));
+        ? node.server.end(owner, node.fence.get(), after, true, on) : node.release(owner, until))
+            .thenApply(tally -> certainly(tally, 0));
   }
 
   private boolean certainly(Tally tally, long waited) {

@@ -80,9 +80,12 @@ final class JedisBase implements Base {
   }
 
   private static UnifiedJedis single(String node, JedisClientConfig config, int size) {
-    HostAndPort address = HostAndPort.from(node);
-    return make("JedisPooled", new Object[] {address, config, pool(size)}, "RedisClient",
-        Map.of("hostAndPort", address, "clientConfig", config, "poolConfig", pool(size)));
+    return single(HostAndPort.from(node), config, pool(size));
+  }
+
+  static UnifiedJedis single(HostAndPort address, JedisClientConfig config, GenericObjectPoolConfig<Connection> pool) {
+    return make("JedisPooled", new Object[] {address, config, pool}, "RedisClient",
+        Map.of("hostAndPort", address, "clientConfig", config, "poolConfig", pool));
   }
 
   @Override

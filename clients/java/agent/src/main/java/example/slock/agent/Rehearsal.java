@@ -17,7 +17,12 @@ import java.util.List;
  * that only seems to be one. A lock is refused, and granted to whoever waits.
  */
 final class Rehearsal {
+  private static final String HELLO = String.join("\r\n", "%6", "+server", "+redis", "+version", "+7.0.0", "+proto", ":3", "+id", ":1",
+      "+mode", "+standalone", "+role", "+master", "");
+
   private final ServerSocket server;
+  /** The client has asked for RESP3. */
+  private volatile boolean hasPushes;
   private volatile OutputStream listening;
   private int asked;
 
@@ -94,12 +99,13 @@ final class Rehearsal {
     } else if (words[0].startsWith("SLOCK.")) {
       write(to, words[0].endsWith(".LOCK") && !all.contains("WAIT") && asked++ % 2 == 0 ? ":0\r\n" : ":1\r\n");
     } else {
-      write(to, words[0].equals("HELLO") ? "-ERR unknown command 'HELLO'\r\n" : "+OK\r\n");
+      write(to, words[0].equals("HELLO") ? HELLO : "+OK\r\n");
+      hasPushes |= words[0].equals("HELLO");
     }
   }
 
-  private static String array(String... words) {
-    StringBuilder all = new StringBuilder("*3\r\n");
+  private String array(String... words) {
+    StringBuilder all = new StringBuilder(hasPushes ? ">3\r\n" : "*3\r\n");
     for (String word : words) {
       all.append("$").append(word.length()).append("\r\n").append(word).append("\r\n");
     }

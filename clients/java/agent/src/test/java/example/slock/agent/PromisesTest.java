@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import example.slock.Hold;
@@ -13,6 +14,7 @@ import example.slock.Options;
 import example.slock.Request;
 import example.slock.SlockException;
 import example.slock.Transport;
+import example.slock.jedis.JedisLocks;
 import example.slock.lettuce.LettuceLocks;
 import example.slock.testing.MemoryServer;
 import io.lettuce.core.RedisClient;
@@ -22,20 +24,32 @@ import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.ObjectInputStream;
 import java.io.ObjectOutputStream;
+import java.lang.reflect.Proxy;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
+import java.util.function.Supplier;
 import java.util.jar.JarFile;
+import org.apache.commons.pool2.impl.GenericObjectPoolConfig;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.function.Executable;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+import redis.clients.jedis.Connection;
+import redis.clients.jedis.DefaultJedisClientConfig;
+import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.UnifiedJedis;
 
 /** What the scenarios that all languages share cannot say of Java. */
 @Timeout(60)
@@ -99,16 +113,17 @@ class PromisesTest {
 
   @Test
   void aViewWhoseThreadHasDiedIsNotRenewed() throws Exception {
-    Locks brief = new Locks(memory, new Options().ttl(Duration.ofMillis(300)));
-    CompletableFuture<Boolean> isHeld = new CompletableFuture<>();
-    Thread thread = new Thread(() -> {
-      brief.lock("a").lock();
-      isHeld.complete(brief.lock("a").isHeldByCurrentThread());
-    });
-    thread.start();
-    assertTrue(isHeld.get());
-    thread.join();
-    until("the lock to end", () -> memory.holders("a").isEmpty());
+    try (Locks brief = new Locks(memory, new Options().ttl(Duration.ofMillis(300)))) {
+      CompletableFuture<Boolean> isHeld = new CompletableFuture<>();
+      Thread thread = new Thread(() -> {
+        brief.lock("a").lock();
+        isHeld.complete(brief.lock("a").isHeldByCurrentThread());
+      });
+      thread.start();
+      assertTrue(isHeld.get());
+      thread.join();
+      until("the lock to end", () -> memory.holders("a").isEmpty());
+    }
   }
 
   @Test
@@ -223,6 +238,64 @@ class PromisesTest {
       assertFalse(client.connect(RedisURI.create("127.0.0.1", server.port)).sync().ping().isEmpty());
     } finally {
       client.shutdown();
+    }
+  }
+
+  /** The end of an acquisition, without a reply, is sent for two minutes, however short ttl and limits are. */
+  @Test
+  void anEndIsSentForLongerThanTheTtl() throws Exception {
+    List<Long> ends = new CopyOnWriteArrayList<>();
+    Transport silent = (Transport) Proxy.newProxyInstance(getClass().getClassLoader(), new Class<?>[] {Transport.class},
+        (proxy, method, arguments) -> {
+          if (method.getName().equals("call")) {
+            if (((Transport.Call) arguments[0]).words().get(0).equals("SLOCK.MUNLOCK")) {
+              ends.add(System.nanoTime());
+            }
+            return CompletableFuture.failedFuture(new IOException("refused"));
+          }
+          return method.invoke(memory, arguments);
+        });
+    Options brief = new Options().ttl(Duration.ofMillis(50)).retryFor(Duration.ofMillis(50));
+    try (Locks lost = new Locks(silent, brief)) {
+      long began = System.nanoTime();
+      assertThrows(SlockException.NoAnswer.class, () -> lost.write("a").acquire());
+      until("an end long after the ttl", () -> !ends.isEmpty() && ends.get(ends.size() - 1) - began > 1_000_000_000L);
+    }
+  }
+
+  /** A client of Jedis whose commands have no time limit, and whose pool tests each connection that it hands out. */
+  private static UnifiedJedis withoutLimits(TestServer server) {
+    GenericObjectPoolConfig<Connection> pool = new GenericObjectPoolConfig<>();
+    pool.setTestOnBorrow(true);
+    HostAndPort address = new HostAndPort("127.0.0.1", server.port);
+    JedisClientConfig config = DefaultJedisClientConfig.builder().socketTimeoutMillis(0).build();
+    return JedisBase.single(address, config, pool);
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"lettuce", "jedis"})
+  void aServerThatIsSilentKeepsNoCallPastItsLimit(String base) throws Exception {
+    Options brief = new Options().retryFor(Duration.ofMillis(300));
+    try (TestServer server = new TestServer()) {
+      UnifiedJedis jedis = withoutLimits(server);
+      RedisClient lettuce = RedisClient.create();
+      Supplier<Locks> open = () -> base.equals("jedis") ? JedisLocks.of(jedis, brief)
+          : LettuceLocks.of(lettuce, RedisURI.create("127.0.0.1", server.port), brief);
+      try (Locks used = open.get(); Locks unused = open.get()) {
+        Hold hold = used.write("a").acquire();
+        server.signal("STOP");
+        List<Executable> calls = List.of(() -> used.write("b").tryAcquire(), () -> unused.write("b").acquire(),
+            () -> used.info("a"), () -> hold.extend(Duration.ofSeconds(20)), hold::release);
+        for (Executable call : calls) {
+          assertTimeoutPreemptively(Duration.ofMillis(1300), () -> assertThrows(SlockException.NoAnswer.class, call));
+        }
+        server.signal("CONT");
+        server.until("what was begun to end", () -> used.info("a").holders().isEmpty());
+      } finally {
+        server.signal("CONT");
+        jedis.close();
+        lettuce.shutdown();
+      }
     }
   }
 

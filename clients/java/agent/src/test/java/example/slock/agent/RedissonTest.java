@@ -43,6 +43,7 @@ class RedissonTest {
     server = new TestServer();
     locks = open(LETTUCE);
     others = open(new JedisBase());
+    server.until("the classes to be loaded", () -> locks.info("lock").waiters() + others.info("lock").waiters() == 0);
   }
 
   @AfterEach

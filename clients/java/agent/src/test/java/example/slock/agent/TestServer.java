@@ -72,8 +72,14 @@ final class TestServer implements AutoCloseable {
     return log.exists() ? Files.readString(log.toPath()) : Files.readString(new File(folder, "out").toPath());
   }
 
+  /** Has the server reply no more (STOP), or again (CONT). */
+  void signal(String name) throws Exception {
+    new ProcessBuilder("kill", "-" + name, "" + process.pid()).inheritIO().start().waitFor();
+  }
+
   @Override
   public void close() throws Exception {
+    signal("CONT");
     plain.close();
     process.destroy();
     if (!process.waitFor(10, TimeUnit.SECONDS)) {

@@ -121,7 +121,7 @@ public final class MemoryServer implements Transport {
 
   @Override
   public Topology topology() {
-    return new Topology("memory", false, true, true);
+    return new Topology("memory", false, true);
   }
 
   @Override

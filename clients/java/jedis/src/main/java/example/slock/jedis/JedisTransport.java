@@ -21,34 +21,34 @@ import java.util.function.Consumer;
 import java.util.stream.Stream;
 import org.apache.commons.pool2.impl.GenericObjectPoolConfig;
 import redis.clients.jedis.CommandArguments;
-import redis.clients.jedis.CommandObject;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.ConnectionPool;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.JedisShardedPubSub;
 import redis.clients.jedis.UnifiedJedis;
-import redis.clients.jedis.exceptions.JedisAskDataException;
 import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisMovedDataException;
+import redis.clients.jedis.exceptions.JedisRedirectionException;
 import redis.clients.jedis.util.JedisClusterCRC16;
 import redis.clients.jedis.util.Pool;
 
 /**
- * The transport over Jedis. The program's calls go over the pool of its client; renewals, channels, and what the pool has no
- * connection for go over a second pool, whose connections are made as the program's are.
+ * The transport over Jedis. All goes over a second pool, whose connections are made as the program's are: those of the program
+ * may be in use for long, and to wait for one, to test it, or to make it, may take longer than a call can wait.
  */
 final class JedisTransport implements Transport {
-  /** Connections of the second pool, and threads for what no thread of the program waits for. */
-  private static final int MOST = 4;
+  /** Connections of a pool. */
+  private static final int MOST = 8;
+  /** For what blocks. */
   private static final int THREADS = 16;
   private static final int MOST_MS = 800;
   private static final long PAUSE_NANOS = 100_000_000;
   private static final long PRIMARY_MS = 500;
 
-  /** One server, with the program's pool (with Sentinel null) and the second one. */
-  private record Node(String address, Pool<Connection> program, ConnectionPool second) {}
+  /** One server, with the program's pool (with Sentinel null) and ours. */
+  private record Node(String address, Pool<Connection> program, ConnectionPool pool) {}
 
   private final UnifiedJedis client;
   private final HostAndPort address;
@@ -59,8 +59,6 @@ final class JedisTransport implements Transport {
   private final Pool<Connection> pool;
   /** The last connection that was made, which tells the address. */
   private volatile String name = "";
-  /** The program's pool could not make a connection lately: until when it is left alone. */
-  private volatile long spared = System.nanoTime();
   /** By address; without a cluster by the name of the server. */
   private final Map<String, Node> nodes = new ConcurrentHashMap<>();
   /** The addresses that the servers of a cluster named. */
@@ -116,7 +114,7 @@ final class JedisTransport implements Transport {
           + " with JedisLocks.sentinel a JedisSentineled or RedisSentinelClient, not " + client.getClass().getName());
     }
     String known = address != null ? address.toString() : name.replaceAll(".*\\{([^{}]*)}.*", "$1");
-    return new Topology(known.isEmpty() ? client.getClass().getSimpleName() : known, isCluster, isSentinel, true);
+    return new Topology(known.isEmpty() ? client.getClass().getSimpleName() : known, isCluster, isSentinel);
   }
 
   // --- commands
@@ -154,76 +152,131 @@ final class JedisTransport implements Transport {
 
   @Override
   public CompletionStage<Reply> call(Call call, Executor blocking) {
-    int slot = JedisClusterCRC16.getSlot(call.key());
-    Node node = node(slot);
+    Node node = node(JedisClusterCRC16.getSlot(call.key()));
     if (node.program != null && node.program.isClosed()) {
       throw new Unusable("the program has closed its client", null);
     }
-    boolean isProgram = !call.isReserved() && node.program != null && System.nanoTime() - spared >= 0
-        && (node.program.getNumIdle() > 0 || node.program.getNumActive() < node.program.getMaxTotal());
-    Pool<Connection> over = isProgram ? node.program : node.second;
-    // A connection that has to be made may take longer than the caller can wait.
-    Executor on = blocking != null && over.getNumIdle() > 0 ? blocking : threads;
-    return CompletableFuture.supplyAsync(() -> call.key().isEmpty() ? everywhere(call) : send(over, call, slot, true), on);
-  }
-
-  private Reply everywhere(Call call) {
-    List<Object> replies = new ArrayList<>();
-    Map<String, ConnectionPool> all = clusterNodes();
-    for (Node node : all == null ? List.of(node(0)) : all.entrySet().stream().map(e -> node(e.getKey(), e.getValue())).toList()) {
-      replies.add(send(node.second, call, 0, true).value());
+    Attempt attempt = new Attempt(call, node);
+    Connection idle = blocking == null || call.key().isEmpty() ? null : idle(node.pool);
+    if (idle == null) {
+      threads.execute(attempt);
+    } else {
+      blocking.execute(() -> attempt.run(idle));
     }
-    return new Reply(replies, null, true);
+    return attempt.result;
   }
 
-  /** A connection that has ended while it was idle says nothing of the server: then the command is sent once more. */
-  private Reply send(Pool<Connection> over, Call call, int slot, boolean isFirst) {
-    try {
-      Connection connection = over.getResource();
+  /** A connection that is there already, or null. */
+  private static Connection idle(ConnectionPool pool) {
+    synchronized (pool) {
+      try {
+        return pool.getNumIdle() > 0 ? pool.borrowObject(Duration.ZERO) : null;
+      } catch (Exception e) { // another thread has taken it
+        return null;
+      }
+    }
+  }
+
+  /** A command for a node. A connection that ended while it was idle says nothing of the server: there is a second attempt. */
+  private final class Attempt implements Runnable {
+    final CompletableFuture<Reply> result = new CompletableFuture<>();
+    private final Call call;
+    private Node node;
+    private boolean isFirst = true;
+    private boolean isAsking;
+
+    Attempt(Call call, Node node) {
+      this.call = call;
+      this.node = node;
+    }
+
+    /** On a thread of ours. */
+    @Override
+    public void run() {
+      try {
+        if (result.isDone()) {
+          return;
+        } else if (call.key().isEmpty()) {
+          result.complete(new Reply(everywhere(), null, true));
+          return;
+        }
+        Connection idle = idle(node.pool);
+        run(idle == null ? node.pool.getResource() : idle);
+      } catch (Exception | Error e) {
+        result.completeExceptionally(e);
+      }
+    }
+
+    private List<Object> everywhere() {
+      Map<String, ConnectionPool> all = clusterNodes();
+      List<Node> to = all == null ? List.of(node) : all.entrySet().stream().map(e -> node(e.getKey(), e.getValue())).toList();
+      List<Object> replies = new ArrayList<>();
+      for (Node one : to) {
+        Connection connection = one.pool.getResource();
+        try {
+          replies.add(execute(connection, call.words()));
+        } finally {
+          giveBack(one.pool, connection);
+        }
+      }
+      return replies;
+    }
+
+    void run(Connection connection) {
+      ConnectionPool pool = node.pool;
       name = name.isEmpty() ? connection.toString() : name;
-      int before = connection.getSoTimeout();
       try {
         connection.setSoTimeout((int) (call.limit() / 1_000_000) + 1);
+        if (isAsking) {
+          execute(connection, List.of("ASKING"));
+        }
         Object value = execute(connection, call.words());
-        if (value instanceof ErrorReply error && error.getCause() instanceof JedisMovedDataException moved) {
-          slots.put(slot, moved.getTargetNode().toString());
-          if (!clusterNodes().containsKey(slots.get(slot))) {
-            client.exists(call.key()); // the program's client learns of the node
-          }
-        } else if (value instanceof ErrorReply error && error.getCause() instanceof JedisAskDataException asked) {
-          Connection target = clusterNodes().get(asked.getTargetNode().toString()).getResource();
-          try {
-            execute(target, List.of("ASKING"));
-            value = execute(target, call.words());
-          } finally {
-            giveBack(target);
-          }
+        Object then = call.then().isEmpty() || value instanceof ErrorReply ? null : execute(connection, call.then());
+        boolean isElsewhere = isCluster && value instanceof ErrorReply error
+            && error.getCause() instanceof JedisRedirectionException other && goes(other);
+        if (!isElsewhere) {
+          result.complete(new Reply(value, then, isFirst));
         }
-        return new Reply(value, call.then().isEmpty() || value instanceof ErrorReply ? null : execute(connection, call.then()), isFirst);
+      } catch (JedisConnectionException e) {
+        pool.clear(); // the other idle connections may be as old
+        if (isFirst && !(e.getCause() instanceof SocketTimeoutException)) {
+          isFirst = false;
+          threads.execute(this);
+        } else {
+          result.completeExceptionally(e);
+        }
+      } catch (Exception | Error e) {
+        result.completeExceptionally(e);
       } finally {
-        if (!connection.isBroken()) {
-          connection.setSoTimeout(before);
-        }
-        giveBack(connection);
+        giveBack(pool, connection);
       }
-    } catch (JedisConnectionException e) {
-      over.clear(); // the other idle connections may be as old
-      if (isFirst && !(e.getCause() instanceof SocketTimeoutException)) {
-        return send(over, call, slot, false);
+    }
+
+    /** Notes what a redirection says, and tells whether the command goes to the other node now. */
+    private boolean goes(JedisRedirectionException other) {
+      String target = other.getTargetNode().toString();
+      ConnectionPool known = clusterNodes().get(target);
+      if (known == null) {
+        threads.execute(() -> client.exists(call.key())); // the program's client learns of the node
       }
-      if (over != node(slot).second) {
-        spared = System.nanoTime() + 10 * PAUSE_NANOS;
+      if (other instanceof JedisMovedDataException) {
+        slots.put(other.getSlot(), target);
+      } else if (known != null && !isAsking) {
+        isAsking = true;
+        node = node(target, known);
+        threads.execute(this);
+        return true;
       }
-      throw e;
+      return false;
     }
   }
 
-  /** In place of a broken connection the pool may open another one at once, with the program's time limits. */
-  private static void giveBack(Connection connection) {
+  /** In place of a broken connection the pool may open another one at once, if somebody waits for it. */
+  private static void giveBack(ConnectionPool pool, Connection connection) {
     if (connection.isBroken()) {
-      thread("slock-jedis", connection::close).start();
+      thread("slock-jedis", () -> pool.returnBrokenResource(connection)).start();
     } else {
-      connection.close();
+      pool.returnResource(connection);
     }
   }
 
@@ -330,7 +383,7 @@ final class JedisTransport implements Transport {
         Channel first = channels.values().stream().findFirst().orElse(null);
         try {
           if (first != null && node(first.slot()).address.equals(server)) {
-            connection = node(first.slot()).second.getFactory().makeObject().getObject();
+            connection = node(first.slot()).pool.getFactory().makeObject().getObject();
             proceed(connection, first.name);
           } else { // another server has it now
             List<Channel> all = List.copyOf(channels.values());
@@ -377,7 +430,7 @@ final class JedisTransport implements Transport {
     HostAndPort primary = ask("getCurrentMaster");
     nodes.forEach((address, node) -> {
       if (!address.equals(String.valueOf(primary)) && nodes.remove(address, node)) {
-        node.second.close();
+        node.pool.close();
       }
     });
     subscriptions.forEach((address, subscription) -> {
@@ -395,7 +448,7 @@ final class JedisTransport implements Transport {
   @Override
   public void close() {
     subscriptions.values().forEach(subscription -> subscription.channels.keySet().forEach(subscription::leave));
-    nodes.values().forEach(node -> node.second.close());
+    nodes.values().forEach(node -> node.pool.close());
     nodes.clear();
   }
 }

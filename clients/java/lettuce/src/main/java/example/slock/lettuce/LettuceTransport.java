@@ -10,11 +10,12 @@ import io.lettuce.core.RedisURI;
 import io.lettuce.core.StaticCredentialsProvider;
 import io.lettuce.core.TimeoutOptions;
 import io.lettuce.core.api.StatefulConnection;
+import io.lettuce.core.api.StatefulRedisConnection;
+import io.lettuce.core.api.push.PushListener;
+import io.lettuce.core.api.push.PushMessage;
 import io.lettuce.core.cluster.RedisClusterClient;
 import io.lettuce.core.cluster.SlotHash;
 import io.lettuce.core.cluster.api.StatefulRedisClusterConnection;
-import io.lettuce.core.cluster.models.partitions.RedisClusterNode;
-import io.lettuce.core.cluster.pubsub.StatefulRedisClusterPubSubConnection;
 import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.models.role.RedisNodeDescription;
 import io.lettuce.core.output.NestedMultiOutput;
@@ -22,25 +23,22 @@ import io.lettuce.core.protocol.AsyncCommand;
 import io.lettuce.core.protocol.Command;
 import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
-import io.lettuce.core.pubsub.RedisPubSubAdapter;
-import io.lettuce.core.pubsub.RedisPubSubListener;
-import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
+import io.lettuce.core.protocol.ProtocolVersion;
 import io.lettuce.core.resource.ClientResources;
 import io.lettuce.core.sentinel.api.StatefulRedisSentinelConnection;
 import java.net.SocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 
@@ -96,18 +94,17 @@ final class LettuceTransport implements Transport {
     }
   }
 
-  private record Channel(String name, Consumer<String> heard, Runnable changed) {}
+  private record Channel(Consumer<String> heard, Runnable changed) {}
 
   private final RedisClient program;
   private final RedisURI uri;
   private final RedisClusterClient cluster;
   private final ClientResources resources;
   private final Link<StatefulConnection<String, String>> commands;
-  private final Link<StatefulRedisPubSubConnection<String, String>> listening;
+  private final Link<StatefulConnection<String, String>> listening;
   private final Link<StatefulRedisSentinelConnection<String, String>> sentinel;
   private final Map<String, Channel> channels = new ConcurrentHashMap<>();
-  /** Of the listening connections: what an older one tells does not count. */
-  private final AtomicInteger generation = new AtomicInteger();
+  private volatile Ears ears = new Ears();
   private volatile RedisClient own;
   private volatile SocketAddress primary;
 
@@ -123,9 +120,9 @@ final class LettuceTransport implements Transport {
     resources = client.getResources();
     own = RedisClient.create(resources);
     own.setOptions(client.getOptions().mutate().autoReconnect(false).timeoutOptions(TimeoutOptions.create())
-        .disconnectedBehavior(ClientOptions.DisconnectedBehavior.REJECT_COMMANDS).build());
+        .protocolVersion(ProtocolVersion.RESP3).disconnectedBehavior(ClientOptions.DisconnectedBehavior.REJECT_COMMANDS).build());
     commands = new Link<>(() -> own.connectAsync(StringCodec.UTF8, uri));
-    listening = new Link<>(() -> own.connectPubSubAsync(StringCodec.UTF8, uri));
+    listening = new Link<>(() -> own.connectAsync(StringCodec.UTF8, uri));
     sentinel = new Link<>(() -> own.connectSentinelAsync(StringCodec.UTF8, uri));
   }
 
@@ -134,9 +131,15 @@ final class LettuceTransport implements Transport {
     uri = null;
     cluster = client;
     resources = client.getResources();
-    commands = new Link<>(() -> client.connectAsync(StringCodec.UTF8));
-    listening = new Link<>(() -> client.connectPubSubAsync(StringCodec.UTF8));
+    commands = new Link<>(() -> connect(client));
+    listening = new Link<>(() -> connect(client));
     sentinel = null;
+  }
+
+  /** A client that has not been used yet knows no nodes, and then makes no connections. */
+  private static CompletionStage<StatefulRedisClusterConnection<String, String>> connect(RedisClusterClient client) {
+    return client.refreshPartitionsAsync().toCompletableFuture().orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS)
+        .handle((done, error) -> client.connectAsync(StringCodec.UTF8)).thenCompose(connection -> connection);
   }
 
   private boolean hasSentinel() {
@@ -147,8 +150,7 @@ final class LettuceTransport implements Transport {
   public Topology topology() {
     String name = cluster != null ? "cluster" : hasSentinel() ? uri.getSentinelMasterId()
         : uri.getSocket() != null ? uri.getSocket() : uri.getHost() + ":" + uri.getPort();
-    boolean canListen = Arrays.stream(RedisPubSubListener.class.getMethods()).anyMatch(m -> m.getName().equals("smessage"));
-    return new Topology(name, cluster != null, hasSentinel(), canListen);
+    return new Topology(name, cluster != null, hasSentinel());
   }
 
   // --- commands
@@ -204,32 +206,31 @@ final class LettuceTransport implements Transport {
   }
 
   private CompletionStage<List<Object>> send(StatefulConnection<String, String> connection, Call call) {
-    if (!(connection instanceof StatefulRedisClusterConnection<String, String> nodes)) {
-      return call.key().isEmpty() ? dispatch(connection, List.of(command(call.words(), 0))).thenApply(List::of)
-          : dispatch(connection, commands(call));
-    } else if (call.key().isEmpty()) {
-      List<CompletableFuture<List<Object>>> all = new ArrayList<>();
-      for (RedisClusterNode node : cluster.getPartitions()) {
-        if (node.getRole() == RedisNodeDescription.Role.UPSTREAM && !node.getSlots().isEmpty()) {
-          all.add(nodes.getConnectionAsync(node.getNodeId()).thenCompose(one -> dispatch(one, List.of(command(call.words(), 0)))));
-        }
-      }
-      return CompletableFuture.allOf(all.toArray(CompletableFuture[]::new))
-          .thenApply(done -> List.of(all.stream().map(one -> one.join().get(0)).toList()));
-    } else if (call.then().isEmpty()) {
-      return dispatch(connection, commands(call));
+    if (!call.key().isEmpty()) {
+      return call.then().isEmpty() ? dispatch(connection, commands(call))
+          : to(connection, call.key()).thenCompose(one -> dispatch(one, commands(call)));
     }
-    return nodes.getConnectionAsync(node(call.key())).thenCompose(one -> dispatch(one, commands(call)));
+    List<CompletableFuture<List<Object>>> all = connection instanceof StatefulRedisClusterConnection<String, String> nodes
+        ? cluster.getPartitions().stream()
+            .filter(node -> node.getRole() == RedisNodeDescription.Role.UPSTREAM && !node.getSlots().isEmpty())
+            .map(node -> nodes.getConnectionAsync(node.getNodeId()).thenCompose(one -> dispatch(one, commands(call)))).toList()
+        : List.of(dispatch(connection, commands(call)));
+    return CompletableFuture.allOf(all.toArray(CompletableFuture[]::new))
+        .thenApply(done -> List.of(all.stream().map(one -> one.join().get(0)).toList()));
   }
 
-  /** The id of the node that has the slot of a key. */
-  private String node(String key) {
-    return cluster.getPartitions().getPartitionBySlot(SlotHash.getSlot(key)).getNodeId();
+  /** The connection to the node that has the slot of a key. */
+  private CompletableFuture<StatefulConnection<String, String>> to(StatefulConnection<String, String> connection, String key) {
+    return !(connection instanceof StatefulRedisClusterConnection<String, String> nodes)
+        ? CompletableFuture.completedFuture(connection)
+        : nodes.getConnectionAsync(cluster.getPartitions().getPartitionBySlot(SlotHash.getSlot(key)).getNodeId())
+            .thenApply(one -> one);
   }
 
   private static List<AsyncCommand<String, String, List<Object>>> commands(Call call) {
-    return call.then().isEmpty() ? List.of(command(call.words(), call.keyAt()))
-        : List.of(command(call.words(), call.keyAt()), command(call.then(), 0));
+    int keyAt = call.key().isEmpty() ? 0 : call.keyAt();
+    return call.then().isEmpty() ? List.of(command(call.words(), keyAt))
+        : List.of(command(call.words(), keyAt), command(call.then(), 0));
   }
 
   private static AsyncCommand<String, String, List<Object>> command(List<Object> words, int keyAt) {
@@ -271,10 +272,9 @@ final class LettuceTransport implements Transport {
 
   @Override
   public Runnable listen(String name, Consumer<String> heard, Runnable changed) {
-    Channel channel = new Channel(name, heard, changed);
     boolean isFirst = channels.isEmpty();
-    channels.put(name, channel);
-    subscribe(channel);
+    channels.put(name, new Channel(heard, changed));
+    subscribe(name, ears);
     if (isFirst && hasSentinel()) {
       follow();
     }
@@ -285,77 +285,88 @@ final class LettuceTransport implements Transport {
   }
 
   /** Listens over a new connection. */
-  private void reopen() {
-    generation.incrementAndGet();
+  private synchronized void reopen() {
+    Ears now = new Ears();
+    ears = now;
     listening.drop();
-    channels.values().forEach(this::subscribe);
+    channels.keySet().forEach(name -> subscribe(name, now));
   }
 
   private void later(long ms, Runnable task) {
     resources.eventExecutorGroup().schedule(task, ms, TimeUnit.MILLISECONDS);
   }
 
-  private void subscribe(Channel channel) {
-    int mine = generation.get();
-    Runnable again = () -> later(AGAIN_MS, () -> {
-      if (generation.compareAndSet(mine, mine + 1)) {
-        reopen();
+  /** The reply to SSUBSCRIBE is a push message. Of itself only an error completes a command: its own one, or that of another. */
+  private void subscribe(String name, Ears of) {
+    var command = command(List.of("SSUBSCRIBE", name), 1);
+    of.unconfirmed.put(name, command);
+    command.handle((none, error) -> error == null ? null : of.failed(error));
+    later(OPENING.toMillis(), () -> {
+      if (!command.isDone()) {
+        of.again();
       }
     });
-    listening.get().thenCompose(connection -> connection instanceof StatefulRedisClusterPubSubConnection<String, String> nodes
-        ? nodes.getConnectionAsync(node(channel.name)) : CompletableFuture.completedFuture(connection))
-        .thenCompose(connection -> {
-          connection.addListener(new Events(channel, again));
-          connection.addListener(new RedisConnectionStateListener() {
-            @Override
-            public void onRedisDisconnected(RedisChannelHandler<?, ?> of) {
-              again.run();
-            }
-          });
-          return connection.async().ssubscribe(channel.name);
-        }).orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS).whenComplete((done, error) -> {
-          if (error == null) {
-            return;
-          }
-          boolean hasMoved = String.valueOf(error.getMessage()).contains("MOVED ");
-          if (hasMoved) {
-            cluster.refreshPartitionsAsync();
-          }
-          if (hasMoved || !(error.getCause() instanceof RedisCommandExecutionException)) { // else the user may not listen
-            again.run();
-          }
-        });
+    listening.get().thenCompose(connection -> to(connection, name)).thenAccept(connection -> {
+      of.hear((StatefulRedisConnection<String, String>) connection);
+      connection.dispatch(List.of(command));
+    }).exceptionally(of::failed);
   }
 
-  /** What a connection tells of one channel. */
-  private static final class Events extends RedisPubSubAdapter<String, String> {
-    private final Channel channel;
-    private final Runnable again;
+  /** What the listening connections tell, until others take their place. */
+  private final class Ears implements PushListener, RedisConnectionStateListener {
+    private final Set<Object> connections = ConcurrentHashMap.newKeySet();
+    private final Map<Object, AsyncCommand<String, String, List<Object>>> unconfirmed = new ConcurrentHashMap<>();
 
-    Events(Channel channel, Runnable again) {
-      this.channel = channel;
-      this.again = again;
+    void hear(StatefulRedisConnection<String, String> connection) {
+      if (connections.add(connection)) {
+        connection.addListener((PushListener) this);
+        connection.addListener((RedisConnectionStateListener) this);
+      }
+    }
+
+    private Void failed(Throwable error) {
+      String text = String.valueOf(error.getMessage());
+      if (text.contains("MOVED ")) {
+        cluster.refreshPartitionsAsync();
+      }
+      if (!text.contains("NOPERM")) { // else the user may not listen
+        again();
+      }
+      return null;
     }
 
     @Override
-    public void smessage(String name, String message) {
-      if (name.equals(channel.name)) {
-        channel.heard.accept(message);
+    public void onPushMessage(PushMessage message) {
+      List<Object> content = message.getContent(StringCodec.UTF8::decodeKey);
+      Channel channel = content.size() < 2 ? null : channels.get(content.get(1));
+      if (channel == null || this != ears) {
+        return;
+      }
+      switch (message.getType()) {
+        case "smessage" -> channel.heard.accept((String) content.get(2));
+        case "ssubscribe" -> {
+          var command = unconfirmed.remove(content.get(1));
+          if (command != null) {
+            command.complete(); // so that no time limit of the client ends it
+          }
+          channel.changed.run();
+        }
+        case "sunsubscribe" -> again(); // the slot has moved
+        default -> { }
       }
     }
 
     @Override
-    public void ssubscribed(String name, long count) {
-      if (name.equals(channel.name)) {
-        channel.changed.run();
-      }
+    public void onRedisDisconnected(RedisChannelHandler<?, ?> of) {
+      again();
     }
 
-    @Override
-    public void sunsubscribed(String name, long count) {
-      if (name.equals(channel.name)) { // the slot has moved
-        again.run();
-      }
+    void again() {
+      later(AGAIN_MS, () -> {
+        if (this == ears) {
+          reopen();
+        }
+      });
     }
   }
 
