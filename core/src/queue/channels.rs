@@ -45,12 +45,10 @@ impl Waitlist {
         let token = self.token_id(new.token)?;
         let queues: Option<BTreeSet<QueueId>> = locks.map(|lock| self.queue_at(lock)).collect();
         let queues = queues?;
-        let places = QueueId::sum_of(queues.iter().copied());
         let is_same = |request: &RequestId| {
             let waiter = &self.waiters[request];
             waiter.channel.is_some()
-                && !self.is_cancelled(*request)
-                && (waiter.want, waiter.places) == (new.want, places)
+                && waiter.want == new.want
                 && waiter.queues.len() == queues.len()
                 && waiter.queues.iter().all(|queue| queues.contains(queue))
         };
