@@ -28,7 +28,7 @@ deps: ## Install what is missing (Debian packages as root; Python packages into 
 	@scripts/deps
 
 module: deps ## Build the module, target/release/libslock.so
-	cargo build --release --package slock
+	cargo build --release --package slock-module
 
 build: module ## Build the module, and the program target/release/slock
 	cargo build --release --package slock-cli

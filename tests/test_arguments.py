@@ -196,6 +196,7 @@ def test_the_bounds_themselves_are_allowed(raw: RawConnection) -> None:
     assert raw.ok("SLOCK.CHECK", "w", 1) == 0 == raw.ok("SLOCK.CHECK", "w", MAX_FENCE)
     assert raw.ok("SLOCK.RLOCK", "r", "a", TTL, "LIMIT", 1, "WAIT", MAX_WAIT) > 0
     assert raw.ok("SLOCK.MRLOCK", 1, "r", "b", TTL, "limit", MAX_LIMIT) > 0
-    assert raw.ok("SLOCK.QUEUES", "COUNT", 2**63 - 1) == [] == raw.ok("SLOCK.QUEUES", "count", 0)
+    for words in (("COUNT", 2**63 - 1), ("count", 0), ("CURSOR", 2**63 - 1), ("cursor", 7, "COUNT", 1)):
+        assert raw.ok("SLOCK.QUEUES", *words) == [b"0", []]
     assert raw.ok("SLOCK.INFO", "r", "COUNT", 2**63 - 1, "FULL")
     assert raw.ok("SLOCK.LOCK", "", "a", TTL) > 0  # an empty key is a key

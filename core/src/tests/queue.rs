@@ -207,7 +207,9 @@ fn a_list_of_queues_goes_on_from_any_of_them() {
     let names = "a b c d e f";
     scene.takes(names, "H", WRITE);
     let large = scene.waits("b c d e", "M", WRITE);
-    names.split(' ').for_each(|name| drop(scene.waits(name, &format!("w{name}"), WRITE)));
+    for name in names.split(' ') {
+        scene.waits(name, &format!("w{name}"), WRITE);
+    }
     let list = |scene: &Scene, cursor: u64, most: usize| -> Vec<(String, u64)> {
         let queues = scene.manager.waitlist().queues_by_longest_wait(0, cursor).take(most);
         queues.map(|queue| (String::from_utf8_lossy(queue.lock.name).into(), queue.cursor)).collect()

@@ -95,8 +95,15 @@ public final class Locks implements AutoCloseable {
 
   /** Tells which locks are waited for whose names begin with the prefix, on all nodes, the longest wait first. */
   public List<Info.Queue> queues() {
-    return Caller.join(on -> query("", List.of("SLOCK.QUEUES", "COUNT", 0L), on))
-        .of(replies -> Info.queues(replies, settings.prefix));
+    List<Object> pages = new ArrayList<>();
+    for (long cursor = 0; cursor >= 0;) {
+      List<Object> words = List.of("SLOCK.QUEUES", "COUNT", 0L, "CURSOR", cursor);
+      List<?> replies = Caller.join(on -> query("", words, on)).of(value -> (List<?>) value);
+      pages.addAll(replies);
+      // All nodes are asked from the least of their cursors on, so some may tell the same again.
+      cursor = replies.stream().mapToLong(Info::cursor).filter(next -> next > 0).min().orElse(-1);
+    }
+    return Info.queues(pages, settings.prefix);
   }
 
   /** A reply to a question; null is possible. */
