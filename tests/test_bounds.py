@@ -64,7 +64,7 @@ def test_a_user_may_have_1024_places_with_a_token(server: Server, listener: List
     assert listener.ask("SLOCK.LOCK", "k", "shared", HOUR) is None, "they are not counted any more"
 
 
-@pytest.mark.parametrize("names_each", [1, 20])
+@pytest.mark.parametrize("names_each", [2, 20])
 def test_none_of_a_crowd_is_granted_after_its_cancel(
     server: Server, listener: Listener, names_each: int
 ) -> None:

@@ -335,10 +335,10 @@ impl LockManager {
         }
         if waitlist.places_of_token(token, user) + places > bounds.places_of_token {
             Err(LockError::TokenQueueFull(bounds.places_of_token))
-        } else if waitlist.places_of_user(user) + places > bounds.places_of_user {
-            Err(LockError::UserQueueFull(bounds.places_of_user))
         } else if same.is_none() && waitlist.places() + places > bounds.places {
             Err(LockError::QueueFull(bounds.places))
+        } else if waitlist.places_of_user(user) + places > bounds.places_of_user {
+            Err(LockError::UserQueueFull(bounds.places_of_user))
         } else {
             Ok(())
         }

@@ -228,10 +228,10 @@ impl NaiveServer {
         let Bounds { places: most, places_of_user, places_of_token } = self.bounds;
         if places(&|other| is_theirs(other) && other.token == asked.token) > places_of_token {
             Err(LockError::TokenQueueFull(places_of_token))
-        } else if places(&is_theirs) > places_of_user {
-            Err(LockError::UserQueueFull(places_of_user))
         } else if same.is_none() && places(&|_| true) > most {
             Err(LockError::QueueFull(most))
+        } else if places(&is_theirs) > places_of_user {
+            Err(LockError::UserQueueFull(places_of_user))
         } else {
             Ok(())
         }
