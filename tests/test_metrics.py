@@ -370,6 +370,7 @@ def test_config_resetstat_begins_anew(meter: Meter) -> None:
         now = {
             "locks": 2,
             "waiters": 1,
+            "waiting_places": 1,
             "waiting_callers": 1,
             "waiters_max": 1,
             "last_fence": before["last_fence"],

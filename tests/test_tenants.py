@@ -1,4 +1,4 @@
-"""Tenants of one server: two users with all rights on names of their own, and none can stall, blind or read the other."""
+"""Tenants of a server: two users with all rights on names of their own. None can stall, blind or read the other."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_lock_that_came_under_a_longer_name_is_extended_and_released(raw: RawC
 
 
 def test_a_request_for_many_names_delays_nobody(tenants: Tenants) -> None:
-    """Bob lets the first of as many names as possible come free and be taken, again and again. Each is as long as may be."""
+    """Bob has the first of very many, very long names come free and be taken, again and again."""
     bob, ann, asker = tenants.login("bob"), tenants.login("ann"), tenants.listener("bob")
     bob.ok("SLOCK.LOCK", "b:held", "other", HOUR)
     bob.ok("SLOCK.LOCK", "b:src", "bob", HOUR)
@@ -229,7 +229,7 @@ def test_a_deadlock_tells_only_what_the_user_may_look_at(tenants: Tenants, comes
 
 
 def test_a_deadlock_found_late_tells_no_more(tenants: Tenants) -> None:
-    """RENAME gives bob a lock for which ann waits: whoever came last is told, and only what is that user's."""
+    """RENAME gives each a lock for which the other waits. Who came last is told, and only of locks of his."""
     ann, bob, root = tenants.login("ann"), tenants.login("bob"), tenants.server.raw()
     root.ok("SLOCK.LOCK", "a:secret", "ann-token", HOUR)
     root.ok("SLOCK.LOCK", "b:secret", "bob-token", HOUR)
