@@ -1,4 +1,4 @@
-"""Tenants of a server: two users with all rights on names of their own. None can stall, blind or read the other."""
+"""Two users of a server, each with all rights on names of its own: none stalls, blinds or reads the other."""
 
 from __future__ import annotations
 

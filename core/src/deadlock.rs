@@ -378,7 +378,7 @@ impl Search {
     }
 
     fn look(&self, queue: &Queue, id: QueueId, lock: Option<&Lock>, view: &View<'_>) -> Seen {
-        let own = view.waitlist.of_token_at(id, &self.start, None).next();
+        let own = view.waitlist.of_token_at(id, &self.start).next();
         Seen {
             is_written: is_written(lock),
             has_start: own.is_some_and(|own| queue.last() != Some(own)) || holds(&self.start, lock, view),
@@ -491,7 +491,7 @@ fn waits_for(
     view: &View<'_>,
     left: &mut usize,
 ) -> bool {
-    let mut own = view.waitlist.of_token_at(edge.queue, token, None);
+    let mut own = view.waitlist.of_token_at(edge.queue, token);
     (waits_for_holders(edge.request, waiter, queue, is_written(lock)) && holds(token, lock, view))
         || own.any(|own| {
             *left = left.saturating_sub(1);

@@ -130,7 +130,7 @@ impl LockManager {
         // Behind an older request of its own token, a request waits for nobody.
         let mut queues = waiter.queues.iter();
         if !self.waitlist.has_several(waiter.token_id())
-            || queues.any(|queue| self.waitlist.of_token_at(*queue, &waiter.token, None).next().is_some())
+            || queues.any(|queue| self.waitlist.of_token_at(*queue, &waiter.token).next().is_some())
         {
             self.search_around(waiter.token_id());
         }

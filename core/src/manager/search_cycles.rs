@@ -115,7 +115,7 @@ impl LockManager {
         let Some(token) = self.waitlist.get(request).map(|waiter| waiter.token.clone()) else { return };
         self.search_around(TokenId::of(&token));
         self.waitlist.set_own_hold(queue, TokenId::of(&token), Some(ends_ms));
-        self.revisit.extend(self.waitlist.of_token_at(queue, &token, None));
+        self.revisit.extend(self.waitlist.of_token_at(queue, &token));
     }
 
     /// For a blocked request for several names, which are open: notes on which of them its token has a hold. It

@@ -52,10 +52,6 @@ impl Waitlist {
                 && waiter.queues.len() == queues.len()
                 && waiter.queues.iter().all(|queue| queues.contains(queue))
         };
-        if self.has_several(token) {
-            // Then each is found in each of its queues.
-            return self.queues[queues.first()?].spanning_of(token, None).find(is_same);
-        }
         self.requests_of(token).find(is_same)
     }
 

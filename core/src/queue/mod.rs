@@ -478,19 +478,14 @@ impl Waitlist {
         })
     }
 
-    /// The requests of this token after `after` that stand in this queue, the oldest first.
-    pub(crate) fn of_token_at(
-        &self,
-        id: QueueId,
-        token: &[u8],
-        after: Option<RequestId>,
-    ) -> impl Iterator<Item = RequestId> + use<'_> {
+    /// The requests of this token that stand in this queue, the oldest first.
+    pub(crate) fn of_token_at(&self, id: QueueId, token: &[u8]) -> impl Iterator<Item = RequestId> + use<'_> {
         let token = self.token_id(token);
         // Where a token has several requests, each is found in each of its queues.
         let several = token.filter(|token| self.has_several(*token));
-        let found = several.and_then(|token| Some(self.queues.get(&id)?.spanning_of(token, after)));
+        let found = several.and_then(|token| Some(self.queues.get(&id)?.spanning_of(token)));
         let only = token.filter(|_| several.is_none()).and_then(|token| self.requests_of(token).next());
-        let only = only.filter(|only| Some(*only) > after && self.waiters[only].queues.contains(&id));
+        let only = only.filter(|only| self.waiters[only].queues.contains(&id));
         found.into_iter().flatten().chain(only)
     }
 
