@@ -76,6 +76,11 @@ pub fn deadline_is_plausible(deadline_ms: u64) -> bool {
 }
 
 fn soon_ms() -> u64 {
-    let other_clock_ms = if STATE.is_replica.get() { OTHER_CLOCK_MS } else { 0 };
-    now().unix_ms() + AHEAD_MAX_MS + other_clock_ms
+    let now_ms = now().unix_ms();
+    if STATE.is_replica.get() {
+        // The primary's fences tell its clock.
+        now_ms.max(STATE.last_fence.get() / 1000) + AHEAD_MAX_MS + OTHER_CLOCK_MS
+    } else {
+        now_ms + AHEAD_MAX_MS
+    }
 }
