@@ -100,7 +100,7 @@ def wait_for_nobody(bench: Bench, limit_s: float = 120) -> None:
 
 
 def cancel_of_one_token(bench: Bench) -> None:
-    """As much as one token may have is withdrawn by one command: two keys each, blocked clients, one request."""
+    """All that one token may have is withdrawn by a command: two keys each, blocked clients, one request."""
     bench.control.ok("SLOCK.LOCK", "k", "holder", TTL_MS)
     listener = subscribe(bench.server, [CHANNEL])
     ask(bench, [notify_many(["k", f"x{n}"], "T", str(n)) for n in range(PAIRS)])

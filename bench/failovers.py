@@ -39,13 +39,7 @@ def play(how: str, rounds: int, contenders: dict[str, list[Agent]]) -> None:
     try:
         sentinels.start()
         nodes = [f"127.0.0.1:{port}" for port in sentinels.ports]
-        fields = {
-            "locks": how,
-            "kind": "sentinel",
-            "service": SERVICE,
-            "nodes": nodes,
-            "retry_for_ms": 15_000,
-        }
+        fields = {"locks": how, "kind": "sentinel", "service": SERVICE, "nodes": nodes, "retry_for_ms": 15_000}
         running: dict[str, tuple[Sections, Sections]] = {}
         with redirect_stdout(sys.stderr), ExitStack() as stack:
             for name, agents in contenders.items():

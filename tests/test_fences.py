@@ -13,7 +13,8 @@ from harness.payloads import plain_dump, with_number
 
 LONG = 60_000
 
-# By how much a fence is ahead of the clock in the tests which must not be saved by the clock. (An hour is allowed.)
+# By how much a fence is ahead of the clock in the tests which must not be saved by the clock. A server allows an
+# hour.
 AHEAD_US = 3_500_000_000
 
 
