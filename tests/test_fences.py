@@ -13,8 +13,7 @@ from harness.payloads import plain_dump, with_number
 
 LONG = 60_000
 
-# By how much a fence is ahead of the clock in the tests which must not be saved by the clock. A server allows an
-# hour.
+# By how much a fence is ahead of the clock where a test must not be saved by it; an hour is allowed.
 AHEAD_US = 3_500_000_000
 
 
