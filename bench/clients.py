@@ -4,7 +4,7 @@ Three cases, each with holds that are not renewed: one lock and unlock after the
 each; many tasks that hand one lock on, against a plain WAIT with a connection each. The agents of
 clients/conformance measure, in turns. A language whose agent cannot be built here is skipped.
 
-With --beside, the Go library is also measured beside that of another checkout, sample by sample in turns.
+With --beside, the libraries of Go, Rust and Node are also measured beside those of another checkout.
 """
 
 from __future__ import annotations
@@ -81,8 +81,17 @@ def beside(agent: Agent, other: Agent, what: str, samples: int, field: str, **fi
     print(f"{what}: this library / the other {spread(ratios)}")
 
 
-def agent_of(checkout: Path, directory: str) -> Agent:
-    """The agent of the Go library in another checkout."""
+def agent_of(name: str, checkout: Path, directory: str) -> Agent:
+    """The agent of the library of Go, Rust or Node in another checkout."""
+    if name == "rust":
+        subprocess.run(
+            ["cargo", "build", "--release", "--example", "conformance_agent"], cwd=checkout, check=True
+        )
+        return Agent(f"rust of {checkout}", [str(checkout / "target/release/examples/conformance_agent")], {})
+    if name != "go":
+        subprocess.run([checkout / "scripts/node-library"], check=True)
+        program = str(checkout / "clients/node/conformance_agent.mjs")
+        return Agent(f"{name} of {checkout}", ["node", program, name], {})
     package = "./internal/agent/goredis"
     if not (checkout / "clients/go" / package).exists():
         package = "./internal/agent"
@@ -107,7 +116,7 @@ def redislock(report: Report, port: int, ours: float, samples: int, rounds: int)
 
 
 def all_beside(agent: Agent, other: Agent, port: int, options: argparse.Namespace) -> None:
-    print(f"go beside {options.beside} (above 1 means that this one is faster):")
+    print(f"{agent.name} beside {options.beside} (above 1 means that this one is faster):")
     try:
         other.ask("open", locks="l", kind="single", nodes=[f"127.0.0.1:{port}"])
         samples = options.samples
@@ -132,7 +141,7 @@ def main() -> int:
     parser.add_argument("--handoffs", type=int, default=20, help="of each of the tasks that hand on")
     parser.add_argument("--cases", nargs="+", default=["single", "pairs", "handoffs"])
     parser.add_argument("--languages", nargs="+", default=list(LANGUAGES), choices=list(LANGUAGES))
-    parser.add_argument("--beside", type=Path, help="another checkout, whose Go library is measured too")
+    parser.add_argument("--beside", type=Path, help="another checkout, whose library is measured too")
     options = parser.parse_args()
 
     report = Report(options)
@@ -156,9 +165,9 @@ def main() -> int:
                         redislock(report, server.port, pairs, samples, rounds)
                 if "handoffs" in options.cases:
                     many(report, agent, "handoffs", HANDOFF_TASKS, samples, options.handoffs, least_handoffs)
-                if name == "go" and options.beside:
+                if name in ("go", "rust", "node-redis", "ioredis") and options.beside:
                     with tempfile.TemporaryDirectory() as directory:
-                        all_beside(agent, agent_of(options.beside, directory), server.port, options)
+                        all_beside(agent, agent_of(name, options.beside, directory), server.port, options)
                 agent.ask("close", locks="l")
             finally:
                 agent.stop()

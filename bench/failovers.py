@@ -1,8 +1,8 @@
-"""Failovers by Sentinel under two processes that contend for a lock: how often two held it at once, and the gaps.
+"""Failovers by Sentinel under two processes that contend for a lock: how often two held it, and the gaps.
 
-Each round replaces the primary, by SENTINEL FAILOVER or by killing it. The libraries of --languages and bsm/redislock,
-which polls every 5 ms, contend for locks of their own on the same servers in the same run. A hold counts as long as its
-library calls it valid; one of bsm/redislock for its ttl.
+Each round replaces the primary, by SENTINEL FAILOVER or by killing it. The libraries of --languages and
+bsm/redislock, which polls every 5 ms, contend for locks of their own on the same servers in the same run. A
+hold counts as long as its library calls it valid; one of bsm/redislock for its ttl.
 """
 
 from __future__ import annotations
@@ -39,7 +39,13 @@ def play(how: str, rounds: int, contenders: dict[str, list[Agent]]) -> None:
     try:
         sentinels.start()
         nodes = [f"127.0.0.1:{port}" for port in sentinels.ports]
-        fields = {"locks": how, "kind": "sentinel", "service": SERVICE, "nodes": nodes, "retry_for_ms": 15_000}
+        fields = {
+            "locks": how,
+            "kind": "sentinel",
+            "service": SERVICE,
+            "nodes": nodes,
+            "retry_for_ms": 15_000,
+        }
         running: dict[str, tuple[Sections, Sections]] = {}
         with redirect_stdout(sys.stderr), ExitStack() as stack:
             for name, agents in contenders.items():
@@ -60,8 +66,9 @@ def play(how: str, rounds: int, contenders: dict[str, list[Agent]]) -> None:
         for name, (short, held) in running.items():
             sections = short.all + held.all
             print(
-                f"{how:8} {name:16} {rounds} failovers, {len(sections)} holds: {len(overlaps(sections))} overlaps, "
-                f"longest time without a grant {longest_gap(short.all):.1f} s; errors {dict(short.errors + held.errors)}"
+                f"{how:8} {name:16} {rounds} failovers, {len(sections)} holds: {len(overlaps(sections))}"
+                f" overlaps, longest time without a grant {longest_gap(short.all):.1f} s;"
+                f" errors {dict(short.errors + held.errors)}"
             )
         for agents in contenders.values():
             for agent in agents:

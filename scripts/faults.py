@@ -57,6 +57,7 @@ PROGRAM = "cargo build --quiet --bin slock --example conformance_agent"
 PYTEST = f"{shlex.quote(str(ROOT / '.venv/bin/python'))} -m pytest -x -q -p no:cacheprovider"
 RUST = "cargo test --tests"
 GO = "go -C clients/go test -count=1 -v"
+NODE = 'node --test --test-reporter=spec --test-name-pattern="$1" clients/node/test/*.test.mjs'
 # For each kind of test what builds it, and what runs it with the words that the fault gives.
 RUNNERS = {
     "core": ("cargo test --package slock-core --lib --no-run", "cargo test --package slock-core --lib --"),
@@ -73,6 +74,7 @@ RUNNERS = {
     "pytest": (f"{MODULE} && {PROGRAM}", PYTEST),
     "rust": (f"{MODULE} && {RUST} --no-run", f"{RUST} --"),
     "go": (f"{MODULE} && {GO} -run ^$ .", f"{GO} . -run"),
+    "node": (f"{MODULE} && scripts/node-library", f"named() {{ {NODE}; }}; named"),
 }
 # What the exploration says of a fault, or the judge.
 HISTORY = re.compile(
@@ -81,7 +83,9 @@ HISTORY = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 # What each of them says when at least one test ran.
-RAN = re.compile(r"^running [1-9]|\b[1-9]\d* (passed|failed|error)|^=== RUN", re.MULTILINE)
+RAN = re.compile(
+    r"^running [1-9]|\b[1-9]\d* (passed|failed|error)|^=== RUN|^\S (pass|fail) [1-9]", re.MULTILINE
+)
 
 
 class Problem(Exception):

@@ -65,8 +65,8 @@ def test_the_next_of_the_queue_get_the_freed_lock(line: Line, cause: Cause) -> N
 
 @pytest.mark.parametrize("command", ["DEL", "UNLINK", "RENAME", "MOVE"])
 def test_a_key_that_goes_wakes_at_once_without_any_further_event(line: Line, command: str) -> None:
-    """No other command, no connection that closes: what would start the timer, too. And the module does not wait for the
-    next of its checks, which come once a second.
+    """No other command, no connection that closes: what would start the timer, too. And the module does not
+    wait for the next of its checks, which come once a second.
     """
     rounds = 10
     began = time.monotonic()

@@ -18,7 +18,7 @@ HOUR = 3_600_000
 # What libraries need that have not moved to the contract of today.
 FORMER = {"slock.unlock", "slock.runlock"}
 
-# Sent where a connection has long been silent, where a channel is of no more use, and where an upgrade is cancelled.
+# Sent where a connection has long been silent, a channel is of no more use, or an upgrade is cancelled.
 SELDOM = {"ping", "sunsubscribe", "slock.cancel"}
 
 # What the base libraries try at the start of a connection, and do without. Redis 7.0 has not got it.

@@ -23,6 +23,8 @@ const (
 	// callTimeout is the time limit of a read or write, whatever that of the program's client is. Without a reply go-redis
 	// sends the command again, over another connection.
 	callTimeout = 800 * time.Millisecond
+	// shortestPause is the time before a command is sent again, at least. go-redis has a pause of its own.
+	shortestPause = 5 * time.Millisecond
 	// fullCheck is how long it counts whether the pool of the program was full.
 	fullCheck = 5 * time.Millisecond
 	// hooksCheck is how soon hooks that the program adds to its client see the calls.
@@ -96,9 +98,12 @@ func goRedis(rdb redis.UniversalClient) *goRedisTransport {
 func (t *goRedisTransport) Topology() (Topology, error) {
 	switch {
 	case t.single != nil:
-		return Topology{Name: t.single.Options().Addr, Failover: t.isSentinel}, nil
+		o := t.single.Options()
+		return Topology{Name: o.Addr, Failover: t.isSentinel, RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff, shortestPause)}, nil
 	case t.cluster != nil:
-		return Topology{Name: strings.Join(t.cluster.Options().Addrs, ", "), Cluster: true}, nil
+		o := t.cluster.Options()
+		name := strings.Join(o.Addrs, ", ")
+		return Topology{Name: name, Cluster: true, RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff, shortestPause)}, nil
 	}
 	return Topology{}, invalid("the client must be a *redis.Client or a *redis.ClusterClient, not %T", t.rdb)
 }
@@ -215,7 +220,7 @@ func (t *goRedisTransport) Call(ctx context.Context, call Call) (reply, then any
 	}
 	patience := callTimeout
 	if end, ok := ctx.Deadline(); ok {
-		patience = min(patience, time.Until(end)/2)
+		patience = max(shortestPause, min(patience, time.Until(end)/2))
 	}
 	came, silent := make(chan func(), 2), time.NewTimer(patience)
 	defer silent.Stop()
@@ -237,13 +242,14 @@ func (t *goRedisTransport) Call(ctx context.Context, call Call) (reply, then any
 			if err == nil || errors.As(err, &unusable) || attempts == 2 && pending == 0 {
 				return reply, then, err
 			}
+			silent.Reset(shortestPause)
 		case <-silent.C:
+			if attempts == 1 {
+				attempts, pending = 2, pending+1
+				attempt()
+			}
 		case <-ctx.Done():
 			return nil, nil, cmp.Or(err, ctx.Err())
-		}
-		if attempts == 1 {
-			attempts, pending = 2, pending+1
-			attempt()
 		}
 	}
 }

@@ -51,6 +51,9 @@ type Topology struct {
 	// Failover is whether another server, which may lack some locks, can take over while the former one still replies, as
 	// with Sentinel. Then Locks listens while there are holds, and confirms them when a message may have been missed.
 	Failover bool
+	// RepeatsAfter is the shortest time after which Call may have sent a command again. If it is zero, a request that was
+	// refused is always ended by a command, because a copy of it may still arrive.
+	RepeatsAfter time.Duration
 }
 
 // ReplyError is an error reply of the server. The text of Err begins with the code.
@@ -75,9 +78,6 @@ var (
 	// errSilent is the last error of a call to a server that says nothing.
 	errSilent = errors.New("the connection is silent")
 )
-
-// repeatedAfter is the shortest time after which a Redis client library may have repeated a command by itself.
-const repeatedAfter = 5 * time.Millisecond
 
 // server is one server, or one cluster, as this package uses it.
 type server struct {
@@ -156,7 +156,7 @@ func (s *server) number(ctx context.Context, until time.Time, call Call) (answer
 	reply, _, err := s.try(ctx, until, call)
 	if err == nil {
 		a.number, err = asNumber(reply)
-		a.alone = sending()-a.sent < repeatedAfter
+		a.alone = sending()-a.sent < s.topology.RepeatsAfter
 	}
 	return a, err
 }

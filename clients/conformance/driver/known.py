@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-FORMER = {"python-asyncio", "python-sync", "rust", "node-redis", "ioredis"}
+FORMER = {"python-asyncio", "python-sync"}
 
 # What is missing, in which of them, and the tests that show it.
 KNOWN: list[tuple[str, set[str], list[str]]] = [

@@ -132,7 +132,11 @@ def _java(base: str) -> Callable[[bool], list[str]]:
         if not shutil.which("javac") or not shutil.which("mvn"):
             raise Unavailable("javac and mvn are not installed")
         # It starts soon, and what is measured is compiled well.
-        options = ["-Xmx256m"] if optimized else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", "-Xmx256m"]
+        options = (
+            ["-Xmx256m"]
+            if optimized
+            else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", "-Xmx256m"]
+        )
         return ["java", *options, "-cp", _java_classes(), "example.slock.agent.Agent", base]
 
     return command
@@ -162,14 +166,17 @@ LANGUAGES = {
     for language in (
         Language("python-asyncio", _python, {"api": "asyncio"}),
         Language("python-sync", _python, {"api": "sync"}, notifies=False),
-        Language("rust", _rust),
+        # Commands can go over a connection of the program's: multiplexed, or manager.
+        Language("rust", _rust, {"api": os.environ.get("SLOCK_RUST_API", "client")}),
         Language("go", _go),
         Language("rueidis", _rueidis("rueidis")),
         Language("valkey-go", _rueidis("valkey-go")),
         Language("node-redis", _node_redis),
         Language("ioredis", _ioredis),
         # Lettuce before 6.4 has no sharded subscriptions.
-        Language("lettuce", _java("lettuce"), notifies=not os.environ.get("SLOCK_LETTUCE", "").startswith("6.3")),
+        Language(
+            "lettuce", _java("lettuce"), notifies=not os.environ.get("SLOCK_LETTUCE", "").startswith("6.3")
+        ),
         Language("jedis", _java("jedis")),
     )
 }

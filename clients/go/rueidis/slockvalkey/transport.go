@@ -24,6 +24,8 @@ const (
 	// silentAfter is how long a reply is waited for before the command is sent again. valkey-go itself waits for
 	// ClientOption.ConnWriteTimeout, by default 10 s, and never sends a command again that is not read-only.
 	silentAfter = 800 * time.Millisecond
+	// pause is the time before a command is sent again because its connection broke.
+	pause = 5 * time.Millisecond
 	// mostAttempts is how often one call sends a command.
 	mostAttempts = 5
 	// listenAgain is the pause before a subscription that has ended is made again.
@@ -42,7 +44,7 @@ func (t transport) Topology() (slock.Topology, error) {
 	mode, nodes := t.client.Mode(), slices.Sorted(maps.Keys(t.client.Nodes()))
 	return slock.Topology{
 		Name:    strings.Join(nodes, ", "),
-		Cluster: mode == valkey.ClientModeCluster, Failover: mode == valkey.ClientModeSentinel,
+		Cluster: mode == valkey.ClientModeCluster, Failover: mode == valkey.ClientModeSentinel, RepeatsAfter: pause,
 	}, nil
 }
 
@@ -62,17 +64,19 @@ func (t transport) Call(ctx context.Context, call slock.Call) (reply, then any, 
 	}
 	patience := silentAfter
 	if end, ok := ctx.Deadline(); ok {
-		patience = min(patience, time.Until(end)/2)
+		patience = max(pause, min(patience, time.Until(end)/2))
 	}
 	silent := time.NewTimer(patience)
 	defer silent.Stop()
-	for attempt(); ; attempt() {
+	for attempt(); ; {
 		select {
 		case note := <-came:
 			if note(); err == nil || attempts == mostAttempts {
 				return reply, then, err
 			}
+			silent.Reset(pause)
 		case <-silent.C:
+			attempt()
 		case <-ctx.Done():
 			return nil, nil, ctx.Err()
 		}

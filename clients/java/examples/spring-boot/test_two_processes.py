@@ -40,8 +40,14 @@ def start() -> Iterator[Callable[..., int]]:
     def start(jar: Path, server: Server) -> int:
         port = free_port()
         options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        settings = [f"--server.port={port}", f"--spring.data.redis.port={server.port}", "--server.address=127.0.0.1"]
-        processes.append(subprocess.Popen(["java", *options, "-jar", str(jar), *settings], stdin=subprocess.DEVNULL))
+        settings = [
+            f"--server.port={port}",
+            f"--spring.data.redis.port={server.port}",
+            "--server.address=127.0.0.1",
+        ]
+        processes.append(
+            subprocess.Popen(["java", *options, "-jar", str(jar), *settings], stdin=subprocess.DEVNULL)
+        )
         return port
 
     yield start

@@ -178,7 +178,8 @@ final class JedisTransport implements Transport {
 
   /** A connection that has ended while it was idle says nothing of the server: then the command is sent once more. */
   private Reply send(Pool<Connection> over, Call call, int slot, boolean isFirst) {
-    try (Connection connection = over.getResource()) {
+    try {
+      Connection connection = over.getResource();
       name = name.isEmpty() ? connection.toString() : name;
       int before = connection.getSoTimeout();
       try {
@@ -190,9 +191,12 @@ final class JedisTransport implements Transport {
             client.exists(call.key()); // the program's client learns of the node
           }
         } else if (value instanceof ErrorReply error && error.getCause() instanceof JedisAskDataException asked) {
-          try (Connection target = clusterNodes().get(asked.getTargetNode().toString()).getResource()) {
+          Connection target = clusterNodes().get(asked.getTargetNode().toString()).getResource();
+          try {
             execute(target, List.of("ASKING"));
             value = execute(target, call.words());
+          } finally {
+            giveBack(target);
           }
         }
         return new Reply(value, call.then().isEmpty() || value instanceof ErrorReply ? null : execute(connection, call.then()), isFirst);
@@ -200,6 +204,7 @@ final class JedisTransport implements Transport {
         if (!connection.isBroken()) {
           connection.setSoTimeout(before);
         }
+        giveBack(connection);
       }
     } catch (JedisConnectionException e) {
       over.clear(); // the other idle connections may be as old
@@ -210,6 +215,15 @@ final class JedisTransport implements Transport {
         spared = System.nanoTime() + 10 * PAUSE_NANOS;
       }
       throw e;
+    }
+  }
+
+  /** In place of a broken connection the pool may open another one at once, with the program's time limits. */
+  private static void giveBack(Connection connection) {
+    if (connection.isBroken()) {
+      thread("slock-jedis", connection::close).start();
+    } else {
+      connection.close();
     }
   }
 
