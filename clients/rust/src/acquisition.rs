@@ -71,7 +71,7 @@ pub(crate) struct Acquisition<'a> {
     polls: u32,
     /// Others had the lock, so the request waits by a message from now on.
     waits: bool,
-    /// By which it waits; nothing if it has not waited.
+    /// By which its last copy waits; nothing if it has not waited.
     ticket: Option<Ticket>,
     /// Before the last copy was sent that was answered null.
     sent: Moment,
@@ -228,7 +228,8 @@ impl<'a> Acquisition<'a> {
     async fn channel(&mut self) -> Option<Arc<str>> {
         let listener = &self.node.listener;
         let (name, is_new) = listener.channel(self.owner.key(), self.waits)?;
-        let ticket = self.ticket.get_or_insert_with(|| listener.ticket(self.owner.key()));
+        // A message that is late may tell of a hold that ended before this copy is sent.
+        let ticket = self.ticket.insert(listener.ticket(self.owner.key()));
         if is_new {
             let _ = timeout(SUBSCRIBING, ticket.messages.recv()).await;
         }

@@ -1,5 +1,5 @@
-//! The channels by which requests wait: one for a server, one for each slot in a cluster. Each acquisition has a ticket
-//! with a secret tag, so that its messages reach it, and nobody else can send one.
+//! The channels by which requests wait: one for a server, one for each slot in a cluster. Each copy of a request has a ticket
+//! with a secret tag, so that its message reaches it, and nobody else can send one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
