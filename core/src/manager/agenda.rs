@@ -48,7 +48,7 @@ const PLACES_AT_ONCE: usize = 64;
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// Requests that are sent away or have waited long enough.
+    /// Requests that fail because this server no longer decides, or that have waited long enough.
     EndWaits,
     /// Requests whose answers nobody would hear.
     DropUnheard,

@@ -118,7 +118,7 @@ impl Queue {
         self.upgrades.first().copied().into_iter().chain(self.first_arrival()).min()
     }
 
-    /// The spanning requests of this token.
+    /// Those of them that are of this token.
     pub(crate) fn spanning_of(&self, token: TokenId) -> impl Iterator<Item = RequestId> + use<'_> {
         let all = (token, RequestId::FIRST)..=(token, RequestId::LAST);
         self.spanning_by_token.range(all).map(|(_, request)| *request)
