@@ -12,7 +12,7 @@ FROM rust:1-bookworm AS build
 RUN apt-get update && apt-get install -y --no-install-recommends libclang-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 COPY . .
-RUN cargo build --release --locked --package slock --package slock-cli && strip target/release/slock && strip --strip-debug target/release/libslock.so
+RUN cargo build --release --locked --package slock-module --package slock-cli && strip target/release/slock && strip --strip-debug target/release/libslock.so
 
 # hadolint ignore=DL3006
 FROM ${SERVER}

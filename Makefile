@@ -21,14 +21,14 @@ help: ## Show this
 	@echo "  SUITE=\"pytest args\"   a part of the server tests, e.g. SUITE=\"tests/test_locking.py -k fence\""
 	@echo "  SERVERS=\"path path\"   the servers of make test-servers and make bench; without it, NAMES=\"name name\" to fetch"
 	@echo "  FAULTS=\"queue\"        a part of make faults, by subject or name (tests/README.md)"
-	@echo "  BENCH=\"compare\"       a part of make bench: instructions, compare, persistence, memory, handoff, longest,"
+	@echo "  BENCH=\"compare\"       a part of make bench: instructions, compare, persistence, memory, places, handoff, longest,"
 	@echo "                        waking, crowds, queues, clients, growth"
 
 deps: ## Install what is missing (Debian packages as root; Python packages into .venv)
 	@scripts/deps
 
 module: deps ## Build the module, target/release/libslock.so
-	cargo build --release --package slock
+	cargo build --release --package slock-module
 
 build: module ## Build the module, and the program target/release/slock
 	cargo build --release --package slock-cli

@@ -148,7 +148,7 @@ def crowd(report: Report, rounds: int) -> None:
     players: dict[str, tuple[Server, Player]] = {}
     with ExitStack() as servers:
         for count, names in ((FEW, 1), (CROWD, CROWD_NAMES)):
-            server = servers.enter_context(private_server(slock_max_waiters=CROWD + 1))
+            server = servers.enter_context(private_server(slock_max_waiters=2 * CROWD))
             before = server.client().info("memory")["used_memory"]
             ways = ("--contenders", count + names, "--locks", names)
             case = Case("crowd", f"{ASK} / {RELEASE}", "notify", ways)

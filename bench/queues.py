@@ -44,6 +44,15 @@ def time_of(control: RawConnection, command: Command) -> float:
     return int(dict(part.split("=") for part in stats.split(","))["usec"]) / 1000
 
 
+def everything(control: RawConnection) -> list[list]:
+    """All pages."""
+    shown, cursor = [], b"0"
+    while not shown or cursor != b"0":
+        cursor, page = control.ok(*ALL, "CURSOR", cursor)
+        shown += page
+    return shown
+
+
 def requests(waiters: int, names: int, connections: int) -> list[bytes]:
     """So many waiters on so many names, each with an equal share, by at most so many requests."""
     each = -(-waiters // connections)
@@ -55,7 +64,7 @@ def requests(waiters: int, names: int, connections: int) -> list[bytes]:
 
 
 def measure(report: Report, waiters: int, names: int, commands: dict[str, Command], connections: int) -> None:
-    with private_server(maxclients=connections + SPARE // 2) as server:
+    with private_server(maxclients=connections + SPARE // 2, slock_max_waiters=2 * waiters) as server:
         control = server.raw()
         report.server(server)
         pipe = Pipe(server)
@@ -68,7 +77,7 @@ def measure(report: Report, waiters: int, names: int, commands: dict[str, Comman
         for command in asked:
             server.raw().send_bytes(command)
         wait_until(lambda: fields(control, "slock")["slock_waiters"] == str(len(asked)), 120, "all to wait")
-        shown = control.ok(*ALL)
+        shown = everything(control)
         if len(shown) != names or sum(entry[3] for entry in shown) != waiters:
             raise SystemExit(f"{len(shown)} names are shown")
         control.ok("ACL", "SETUSER", "app", "on", "nopass", "~k:0", "+@all")

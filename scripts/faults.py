@@ -52,7 +52,7 @@ ENVIRONMENT = {
     "GIT_CEILING_DIRECTORIES": str(WORK),
 }
 
-MODULE = "cargo build --release --quiet --package slock --package slock-test-subscriber"
+MODULE = "cargo build --release --quiet --package slock-module --package slock-test-subscriber"
 PROGRAM = "cargo build --quiet --bin slock --example conformance_agent"
 PYTEST = f"{shlex.quote(str(ROOT / '.venv/bin/python'))} -m pytest -x -q -p no:cacheprovider"
 RUST = "cargo test --tests"

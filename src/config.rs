@@ -12,7 +12,7 @@ fn settings_changed() {
 
 /// How long a hold may last, what `WAIT` may cost in memory, how careful to be after a crash, and whether ordinary
 /// clients may use `SLOCK.APPLY`.
-static SETTINGS: [Setting; 4] = [
+static SETTINGS: [Setting; 5] = [
     Setting {
         name: c"max-ttl-ms",
         kind: SettingKind::Integer { min: 1, max: TTL_MAX_MS },
@@ -25,6 +25,13 @@ static SETTINGS: [Setting; 4] = [
         kind: SettingKind::Integer { min: 0, max: 10_000_000 },
         default: 100_000,
         value: &STATE.settings.max_waiters,
+        changed: settings_changed,
+    },
+    Setting {
+        name: c"max-waiters-per-user",
+        kind: SettingKind::Integer { min: 0, max: 10_000_000 },
+        default: 0,
+        value: &STATE.settings.max_waiters_per_user,
         changed: settings_changed,
     },
     Setting {

@@ -2,7 +2,7 @@
 
 use slock_core::{DeadlockCycle, DeadlockStep, LockError, Mode};
 
-use crate::server::Reply;
+use crate::server::{Reply, Viewer};
 
 /// The error reply.
 pub fn error_reply(error: &LockError) -> Reply {
@@ -17,12 +17,17 @@ pub fn error_reply(error: &LockError) -> Reply {
         }
         LockError::NotHeld => "NOTHELD The token does not hold this lock".into(),
         LockError::Deadlock(cycle) => in_words(cycle),
-        LockError::QueueFull(limit) => {
-            format!("QUEUEFULL As many requests wait as slock.max-waiters allows, which is {limit}")
-        }
+        LockError::QueueFull(limit) => format!(
+            "QUEUEFULL The request would wait in more queues than slock.max-waiters, which is {limit}, allows all \
+             requests together"
+        ),
+        LockError::UserQueueFull(limit) => format!(
+            "QUEUEFULL The request would wait in more queues than slock.max-waiters-per-user, which is {limit}, \
+             allows the requests of one user together"
+        ),
         LockError::TokenQueueFull(limit) => format!(
-            "QUEUEFULL This user has {limit} requests of this token waiting, which is the most; a token is for one \
-             owner"
+            "QUEUEFULL The request would wait in more than {limit} queues together with others of this user and \
+             token; a token is for one owner"
         ),
         LockError::Revoked(left_ms) => format!(
             "REFUSED The token gets no new hold of this lock for another {left_ms} ms: its owner has ended the \
@@ -48,15 +53,21 @@ pub fn in_use() -> Reply {
     Reply::Error("ERR a SLOCK command cannot run inside a notification that another one has caused".into())
 }
 
-/// Names who waits for whom, where; names cut to 64 bytes.
+/// Names who waits for whom, where; names cut to 64 bytes. Of a lock that the user may not look at, only the user's own
+/// token, with which the cycle begins and ends, is named.
 fn in_words(cycle: &DeadlockCycle) -> String {
     const BYTES_SHOWN: usize = 64;
+    let viewer = Viewer::of_name(cycle.told_to.as_deref());
+    let own = cycle.steps.first().map(|first| &first.token);
     let shown = |bytes: &[u8]| {
         let cut = &bytes[..bytes.len().min(BYTES_SHOWN)];
         format!("\"{}{}\"", cut.escape_ascii(), if cut.len() < bytes.len() { "..." } else { "" })
     };
     let waits = |step: &DeadlockStep| {
-        format!("{} waits at {} for {}", shown(&step.token), shown(&step.lock.name), shown(&step.waits_for))
+        let may_look = viewer.may_look_at(&step.lock.name);
+        let name = if may_look { shown(&step.lock.name) } else { "?".into() };
+        let token = |token| if may_look || Some(token) == own { shown(token) } else { "?".into() };
+        format!("{} waits at {name} for {}", token(&step.token), token(&step.waits_for))
     };
     let listed: Vec<String> = cycle.steps.iter().map(waits).collect();
     let more = if cycle.more > 0 { format!(", and {} more", cycle.more) } else { String::new() };

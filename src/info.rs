@@ -12,6 +12,7 @@ pub fn write(section: &Section, metrics: &Metrics, manager: &LockManager) {
     let counters = &manager.counters;
     section.field(c"locks", u64::try_from(server::stored_locks()).unwrap_or(0));
     section.field(c"waiters", manager.waitlist().len() as u64);
+    section.field(c"waiting_places", manager.waitlist().places() as u64);
     let now_ms = server::monotonic_ms();
     let oldest_ms =
         manager.waitlist().oldest_since_ms().map_or(0, |since_ms| now_ms.saturating_sub(since_ms));

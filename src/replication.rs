@@ -30,12 +30,12 @@
 use slock_core::{Effect, wire};
 
 use crate::server::{Ctx, Str, now};
-use crate::state::STATE;
+use crate::state::{STATE, TTL_MAX_MS};
 
-/// How far ahead of the clock a fence or a deadline may be that comes from outside: ten years. All
-/// further fences are given above such a fence, and must not run out of numbers; a lock that has it must
-/// stay loadable.
-const AHEAD_MAX_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
+/// How far beyond what this server could give now a fence or a deadline may be that comes from outside: another server's
+/// clock may be ahead so much. All further fences are given above such a fence; so a fence years ahead would have storage
+/// refuse every owner after a failover to a server that has not seen it.
+const AHEAD_MAX_MS: u64 = 3_600_000;
 
 /// A replica that takes writes cannot tell a `RESTORE` of its primary from one of a client. So much further
 /// ahead may its numbers be, since the primary has judged them by another clock.
@@ -62,17 +62,20 @@ pub fn has_listeners(ctx: Ctx<'_>) -> bool {
     STATE.has_listeners.get()
 }
 
-/// Whether a fence that comes from outside can be a real one.
+/// Whether a fence that comes from outside can be a real one: this server has given or seen a later one, or its clock comes
+/// to it soon. (Not the last fence and an hour more: then each would let in one that is later by an hour.)
 pub fn fence_is_plausible(fence: u64) -> bool {
-    fence <= latest_ms().saturating_mul(1000)
+    fence <= STATE.last_fence.get() || fence <= soon_ms().saturating_mul(1000)
 }
 
-/// Whether a deadline that comes from outside can be a real one: no lock lives for ever.
+/// Whether a deadline that comes from outside can be a real one.
 pub fn deadline_is_plausible(deadline_ms: u64) -> bool {
-    deadline_ms <= latest_ms()
+    // A primary may allow more than its replica.
+    let max_ttl_ms = if STATE.is_replica.get() { TTL_MAX_MS } else { STATE.settings.max_ttl_ms.get() };
+    deadline_ms <= soon_ms() + max_ttl_ms.unsigned_abs()
 }
 
-fn latest_ms() -> u64 {
+fn soon_ms() -> u64 {
     let now_ms = now().unix_ms();
     if STATE.is_replica.get() {
         // The primary's fences tell its clock.

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +32,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("dist")
     parts = {"SLOCK_CLI": str(program()), "SLOCK_MODULE": str(module_path())}
     environment = {**os.environ, "DIST": str(directory), **parts}
-    subprocess.run([REPOSITORY / "scripts/dist"], env=environment, check=True, timeout=600)
+    # As somebody whose new files nobody else can read.
+    subprocess.run([REPOSITORY / "scripts/dist"], env=environment, check=True, timeout=600, umask=0o077)
     return directory
 
 
@@ -165,6 +167,17 @@ def test_each_command_has_a_page_and_each_shell_its_completions(installed: Insta
     for path in installed.completions.values():
         assert "doctor" in path.read_text()
     assert subprocess.run(["bash", "-n", installed.completions["bash"]]).returncode == 0
+
+
+def test_everybody_may_read_what_was_packed(packages: Path) -> None:
+    (tarball,) = packages.glob("*.tar.gz")
+    with tarfile.open(tarball) as members:
+        assert not [member.name for member in members if member.mode & 0o044 != 0o044]
+    for package in packages.glob("*.deb"):
+        listed = subprocess.run(
+            ["dpkg-deb", "-c", package], capture_output=True, text=True, check=True
+        ).stdout
+        assert not [line for line in listed.splitlines() if line[1:10:3] != "rrr"]
 
 
 def test_the_package_is_that_of_the_readme(packages: Path) -> None:

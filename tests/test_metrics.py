@@ -43,6 +43,7 @@ COUNTED = (
 FIELDS = [
     "locks",
     "waiters",
+    "waiting_places",
     "oldest_wait_ms",
     "waiting_callers",
     "waiters_max",
@@ -76,7 +77,7 @@ class Meter:
     def grew(self, *, last_fence: int | None = None, **by: int) -> None:
         """Since the last call: these counters by so much, and no other; the last fence is this one."""
         now = self.read()
-        self.expected |= {name: now[name] for name in TIMES}
+        self.expected |= {name: now[name] for name in [*TIMES, "waiting_places"]}
         self.expected |= {name: self.expected[name] + more for name, more in by.items()}
         self.expected["last_fence"] = last_fence or self.expected["last_fence"]
         assert now == self.expected
@@ -369,6 +370,7 @@ def test_config_resetstat_begins_anew(meter: Meter) -> None:
         now = {
             "locks": 2,
             "waiters": 1,
+            "waiting_places": 1,
             "waiting_callers": 1,
             "waiters_max": 1,
             "last_fence": before["last_fence"],

@@ -133,7 +133,7 @@ def _load(server: Server, traces: Traces) -> None:
     assert raw.ok("EVAL", "return redis.call('SLOCK.LOCK', KEYS[1], 'a', 20)", 1, "{x}s")
     traces.sent["slock.lock"] += 1  # which the server counts, too
     wait_past(line.client, now_ms(line.client) + 20)
-    assert raw.ok("SLOCK.QUEUES") == [] and raw.ok("SLOCK.INFO", "{x}k", "FULL")
+    assert raw.ok("SLOCK.QUEUES") == [b"0", []] and raw.ok("SLOCK.INFO", "{x}k", "FULL")
     for number in range(3):
         raw.ok("CONFIG", "SET", "slock.max-waiters", 100 + number, "maxmemory-policy", "noeviction")
     raw.ok("FLUSHALL")

@@ -157,7 +157,7 @@ def _cancelled(line: Line, me: Listener, requests: int) -> None:
 @pytest.mark.parametrize("end", ["granted", "cancelled", "no subscriber"])
 def test_many_requests_come_and_go_and_leave_nothing_behind(make_server: MakeServer, end: str) -> None:
     requests = rounds(2000, 100_000)
-    line = Line(make_server(slock_max_waiters=requests, client_output_buffer_limit="pubsub 0 0 0"))
+    line = Line(make_server(slock_max_waiters=2 * requests, client_output_buffer_limit="pubsub 0 0 0"))
 
     def used() -> int:
         return line.client.info("memory")["used_memory"]

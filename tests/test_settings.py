@@ -146,7 +146,7 @@ def test_the_number_of_waiters_is_obeyed_at_once(make_server: MakeServer) -> Non
         waiting.append(line.write("bc"[most - 2]))
         for words in (("SLOCK.LOCK", "k"), ("SLOCK.RLOCK", "j"), ("SLOCK.MLOCK", 1, "j")):
             told = raw.error(*words, "d", HOUR, "WAIT", 0)
-            assert told.startswith("QUEUEFULL ") and f"slock.max-waiters allows, which is {most}" in told
+            assert told.startswith("QUEUEFULL ") and f"slock.max-waiters, which is {most}, allows" in told
     raw.ok("CONFIG", "SET", "slock.max-waiters", 0)
     assert raw.ok("SLOCK.LOCK", "j", "c", HOUR) == 0, "without WAIT nothing is full"
     assert raw.ok("SLOCK.LOCK", "free", "c", HOUR, "WAIT", 0), "nor where there is nothing to wait for"

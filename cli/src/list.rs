@@ -104,10 +104,18 @@ pub async fn old(place: &Place, held_for: Duration, as_json: bool) -> Result<u8,
 pub async fn queues(place: &Place, as_json: bool) -> Result<u8, Failure> {
     let mut queues = Vec::new();
     for mut node in nodes::primaries(place).await? {
-        let answer = json_of(&node.answer(cmd("SLOCK.QUEUES").arg("COUNT").arg(0).clone()).await?);
-        for mut queue in answer.as_array().cloned().unwrap_or_default() {
-            queue["node"] = json!(node.address);
-            queues.push(queue);
+        let mut cursor = "0".to_owned();
+        loop {
+            let page = cmd("SLOCK.QUEUES").arg("COUNT").arg(0).arg("CURSOR").arg(cursor).clone();
+            let page = json_of(&node.answer(page).await?);
+            for mut queue in page[1].as_array().cloned().unwrap_or_default() {
+                queue["node"] = json!(node.address);
+                queues.push(queue);
+            }
+            cursor = page[0].as_str().unwrap_or("0").to_owned();
+            if cursor == "0" {
+                break;
+            }
         }
     }
     queues.sort_by_key(|queue| std::cmp::Reverse(queue["longest-wait-ms"].as_u64()));

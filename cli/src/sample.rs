@@ -169,7 +169,7 @@ impl Watched {
             return Ok(());
         }
         let queues = json_of(&self.node.answer(cmd("SLOCK.QUEUES").arg("COUNT").arg(QUEUES).clone()).await?);
-        let longest_waits: HashMap<&str, u64> = queues
+        let longest_waits: HashMap<&str, u64> = queues[1]
             .as_array()
             .into_iter()
             .flatten()

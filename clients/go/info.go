@@ -3,8 +3,11 @@ package slock
 import (
 	"cmp"
 	"context"
+	"maps"
+	"math"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -94,21 +97,36 @@ func (s *server) holders(ctx context.Context, within time.Duration, keys []strin
 
 // Queues tells which locks are waited for whose names begin with the prefix, on all nodes of a cluster, the longest wait
 // first.
-func (l *Locks) Queues(ctx context.Context) (all []Queue, err error) {
-	reply, err := l.servers[0].query(ctx, "", "SLOCK.QUEUES", "COUNT", 0)
-	replies, _ := reply.([]any)
-	for _, reply := range replies {
-		var queues []Queue
-		fill(reflect.ValueOf(&queues).Elem(), reply)
-		for _, queue := range queues {
-			if name, ok := strings.CutPrefix(queue.Key, l.settings.prefix); ok {
-				queue.Key = name
-				all = append(all, queue)
+func (l *Locks) Queues(ctx context.Context) ([]Queue, error) {
+	found := map[string]Queue{}
+	// All nodes are asked from the least of their cursors on, so some may tell the same again.
+	for cursor, isDone := uint64(0), false; !isDone; {
+		reply, err := l.servers[0].query(ctx, "", "SLOCK.QUEUES", "COUNT", 0, "CURSOR", cursor)
+		if err != nil {
+			return nil, err
+		}
+		replies, _ := reply.([]any)
+		cursor, isDone = math.MaxUint64, true
+		for _, reply := range replies {
+			var queues []Queue
+			page, _ := reply.([]any)
+			if len(page) != 2 {
+				continue
+			}
+			if next, err := strconv.ParseUint(page[0].(string), 10, 64); err == nil && next > 0 {
+				cursor, isDone = min(cursor, next), false
+			}
+			fill(reflect.ValueOf(&queues).Elem(), page[1])
+			for _, queue := range queues {
+				if name, ok := strings.CutPrefix(queue.Key, l.settings.prefix); ok {
+					queue.Key = name
+					found[name] = queue
+				}
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Queue) int { return cmp.Compare(b.LongestWait, a.LongestWait) })
-	return all, err
+	byWait := func(a, b Queue) int { return cmp.Compare(b.LongestWait, a.LongestWait) }
+	return slices.SortedFunc(maps.Values(found), byWait), nil
 }
 
 // query sends a question until it is answered, to the node of the key or without a key to all, for the time of RetryFor.

@@ -85,7 +85,8 @@ impl Cycle {
         };
         // Of a long cycle somebody may have gone since.
         let steps: Vec<DeadlockStep> = (0..len.min(Self::TOLD)).filter_map(step).collect();
-        LockError::Deadlock(DeadlockCycle { more: len - steps.len(), steps })
+        let told_to = waitlist.get(self.steps[first].0).and_then(|waiter| waiter.caller.user.clone());
+        LockError::Deadlock(DeadlockCycle { more: len - steps.len(), steps, told_to })
     }
 }
 
@@ -304,9 +305,7 @@ impl Search {
             Work::Owner { token, after } => {
                 let own = view.waitlist.next_of_token(&token, after)?;
                 self.work.push(Work::Owner { token, after: Some(own) });
-                if !view.waitlist.is_cancelled(own) {
-                    self.work.push(Work::Request { request: own, at: 0 });
-                }
+                self.work.push(Work::Request { request: own, at: 0 });
                 None
             }
             Work::Request { request, at } => {
@@ -379,7 +378,7 @@ impl Search {
     }
 
     fn look(&self, queue: &Queue, id: QueueId, lock: Option<&Lock>, view: &View<'_>) -> Seen {
-        let own = view.waitlist.of_token_at(id, &self.start, None).next();
+        let own = view.waitlist.of_token_at(id, &self.start).next();
         Seen {
             is_written: is_written(lock),
             has_start: own.is_some_and(|own| queue.last() != Some(own)) || holds(&self.start, lock, view),
@@ -492,13 +491,11 @@ fn waits_for(
     view: &View<'_>,
     left: &mut usize,
 ) -> bool {
-    let mut own = view.waitlist.of_token_at(edge.queue, token, None);
+    let mut own = view.waitlist.of_token_at(edge.queue, token);
     (waits_for_holders(edge.request, waiter, queue, is_written(lock)) && holds(token, lock, view))
         || own.any(|own| {
             *left = left.saturating_sub(1);
-            !view.waitlist.is_cancelled(own)
-                && queue.is_ahead(own, edge.request)
-                && !are_let_in_together(queue, own, edge.request, view.waitlist)
+            queue.is_ahead(own, edge.request) && !are_let_in_together(queue, own, edge.request, view.waitlist)
         })
 }
 
@@ -510,8 +507,8 @@ fn still_waits_for(
     store: &mut impl LockStore,
     left: &mut usize,
 ) -> bool {
-    let waiter = view.waitlist.get(edge.request).filter(|_| !view.waitlist.is_cancelled(edge.request));
-    let (Some(waiter), Some(queue)) = (waiter, view.waitlist.queue(edge.queue)) else { return false };
+    let (waiter, queue) = (view.waitlist.get(edge.request), view.waitlist.queue(edge.queue));
+    let (Some(waiter), Some(queue)) = (waiter, queue) else { return false };
     let lock = store.peek(queue.lock.as_ref());
     !queue.has_own_ahead(waiter.token_id(), edge.request)
         && !is_answered(waiter, lock, view)

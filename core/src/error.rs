@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::ids::LockId;
+use crate::ids::{LockId, UserName};
 use crate::mode::Mode;
 
 /// Why a request cannot be granted however long it waits.
@@ -18,9 +18,11 @@ pub enum LockError {
     NotHeld,
     /// To wait would close a cycle of owners that wait for each other.
     Deadlock(DeadlockCycle),
-    /// So many requests wait already.
+    /// The request needs more places in queues than are left of so many.
     QueueFull(usize),
-    /// The user has so many requests of this token waiting already.
+    /// The same of the places that one user may have.
+    UserQueueFull(usize),
+    /// The same of the places that one user may have with this token.
     TokenQueueFull(usize),
     /// The owner has ended the acquisition: for this many milliseconds the token gets no new hold of this lock.
     Revoked(u64),
@@ -41,6 +43,8 @@ pub struct DeadlockCycle {
     pub steps: Vec<DeadlockStep>,
     /// How many more there are.
     pub more: usize,
+    /// Who is to be told: of locks that this user may not look at, neither names nor tokens.
+    pub told_to: UserName,
 }
 
 /// One step of a cycle.

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use crate::error::LockError;
-use crate::ids::{Caller, ConnectionId, HoldRef, RequestId};
+use crate::ids::{Caller, ConnectionId, HoldRef, RequestId, UserName};
 use crate::mode::Want;
 
 /// A request for a hold, of one lock or of several: all of them or none is granted. It is the same from the command
@@ -120,6 +120,8 @@ pub enum AcquireOutcome {
 pub struct Answer {
     /// The request.
     pub request: RequestId,
+    /// Who asked.
+    pub user: UserName,
     /// Where it is answered, unless its client is.
     pub channel: Option<Destination>,
     /// How it ended.

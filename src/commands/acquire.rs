@@ -56,6 +56,7 @@ fn acquire<'a>(
     want: Want,
     mut args: Args<'a>,
 ) -> Result<Reply, Reply> {
+    Args::check_names(keys)?;
     let (token, ttl_ms) = (args.token()?, args.ttl_ms()?);
     let options = args.options(match want {
         Want::Hold(Mode::Write) => &["WAIT", "NOTIFY", "META", "EPHEMERAL", "XX"],

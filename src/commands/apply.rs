@@ -42,10 +42,10 @@ fn run(ctx: Ctx<'_>, key: Str<'_>, change: &[u8], meta: &[u8]) -> Result<(), Rep
         return error("ERR not a change that this version knows");
     };
     if !is_trusted && !message.fence().is_none_or(fence_is_plausible) {
-        return error("ERR the fence lies years ahead");
+        return error("ERR the fence lies more than an hour beyond what this server could give");
     }
     if !is_trusted && !message.deadline_ms().is_none_or(deadline_is_plausible) {
-        return error("ERR the deadline lies years ahead");
+        return error("ERR the deadline lies more than an hour beyond what this server could give");
     }
     if let Message::Effect(effect) = &message {
         change_lock(ctx, key, effect)?;

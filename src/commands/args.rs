@@ -7,7 +7,9 @@ use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
 use slock_core::WaitPolicy;
-use slock_core::limits::{META_MAX_BYTES, NAMES_MAX, NUMBER_MAX, TOKEN_MAX_BYTES, is_token};
+use slock_core::limits::{
+    META_MAX_BYTES, NAME_MAX_BYTES, NAMES_MAX, NUMBER_MAX, TOKEN_MAX_BYTES, is_name, is_token,
+};
 
 use crate::server::{Reply, Str};
 use crate::state::{STATE, TTL_MAX_MS};
@@ -62,6 +64,8 @@ pub struct Options<'a> {
     pub refuse_ms: Option<u64>,
     /// `COUNT n`: how many to list at most.
     count: Option<usize>,
+    /// `CURSOR c`: where a list goes on, 0 at its beginning.
+    pub cursor: u64,
     /// `FULL`.
     is_full: bool,
 }
@@ -138,6 +142,15 @@ impl<'a> Args<'a> {
         Ok(keys)
     }
 
+    /// Checks that a request may ask for locks of these names.
+    pub fn check_names(keys: &[Str<'_>]) -> Result<(), Reply> {
+        if keys.iter().all(|key| is_name(key.bytes())) {
+            Ok(())
+        } else {
+            error(format!("ERR the key of a lock must be 1 to {NAME_MAX_BYTES} bytes long"))
+        }
+    }
+
     /// A token.
     pub fn token(&mut self) -> Result<&'a [u8], Reply> {
         let token = self.required()?.bytes();
@@ -200,6 +213,7 @@ impl<'a> Args<'a> {
                         Some(integer("REFUSE", self.value("REFUSE")?, 1..=REFUSE_MAX_MS, " milliseconds")?);
                 }
                 "COUNT" => options.count = Some(self.count()?),
+                "CURSOR" => options.cursor = integer("CURSOR", self.value("CURSOR")?, 0..=i64::MAX, "")?,
                 "FULL" => options.is_full = true,
                 _ => return error(format!("ERR unknown option {}", shown(text))),
             }

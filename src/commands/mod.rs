@@ -157,16 +157,17 @@ const COMMANDS: &[Command] = &[
     Command {
         name: c"slock.queues",
         flags: c"readonly deny-script",
-        summary: c"Shows the locks of this database that are waited for, the longest wait first.",
-        complexity: c"O(N), N being the number of locks that are shown or hidden from the user, 1,000 at most",
-        args: &[COUNT],
+        summary: c"Lists the locks of this database that are waited for, the longest wait first, from a cursor on.",
+        complexity: c"O(log(M)+N) for every call, M being the number of locks that are waited for, N that of locks shown or \
+                      hidden from the user, 1,000 at most",
+        args: &[COUNT, CURSOR],
         run: queue::queues,
     },
     Command {
         name: c"slock.cancel",
         flags: c"fast",
         summary: c"Cancels the waiting requests of a token for a lock, from any connection.",
-        complexity: c"O(R*log(N)), R being the number of these requests (1,024 for each user at most), N that of waiting requests; what they stand in is left in slices",
+        complexity: c"O(P*log(N)), P being the queues in which these requests wait (1,024 for each user at most), N the number of waiting requests",
         args: &[KEY, TOKEN, REFUSE],
         run: queue::cancel,
     },
@@ -188,8 +189,8 @@ const COMPLEXITY: &CStr = c"O(log(N)), N being the number of readers and of wait
 const COMPLEXITY_MANY: &CStr =
     c"O(K*log(N)), K being the number of keys, N that of readers and of waiting requests";
 const COMPLEXITY_END: &CStr =
-    c"O(K*log(N)), K being the number of keys, N that of readers and of waiting requests; with REFUSE O(R*log(N)) more, \
-      R being the waiting requests of the token for these keys (1,024 for each user at most)";
+    c"O(K*log(N)), K being the number of keys, N that of readers and of waiting requests; with REFUSE O(P*log(N)) more, \
+      P being the queues in which requests of the token for these keys wait (1,024 for each user at most)";
 const COMPLEXITY_WAIT: &CStr =
     c"O(log(N)), N being the number of readers and of waiting requests; to wait O(M) more, \
       M being the keys of waiting requests that ask for several or share a token";
@@ -233,6 +234,7 @@ const FENCE: Arg = option(c"FENCE", c"fence", ArgKind::Integer);
 const REFUSE: Arg = option(c"REFUSE", c"refuse-ms", ArgKind::Integer);
 
 const COUNT: Arg = option(c"COUNT", c"count", ArgKind::Integer);
+const CURSOR: Arg = option(c"CURSOR", c"cursor", ArgKind::Integer);
 
 const FULL: Arg = Arg {
     name: c"full",

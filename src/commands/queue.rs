@@ -1,22 +1,21 @@
 //! What concerns those who wait: `QUEUES`, `CANCEL`.
 //!
 //! ```text
-//! SLOCK.QUEUES [COUNT n]       where somebody waits, the longest wait first: an array of maps
-//! SLOCK.CANCEL key token [REFUSE ms]
-//!                              how many waiting requests of the token were cancelled
+//! SLOCK.QUEUES [COUNT n] [CURSOR c]   the next cursor, and where somebody waits, the longest wait first: an array of maps
+//! SLOCK.CANCEL key token [REFUSE ms]  how many waiting requests of the token were cancelled
 //! ```
 
-use slock_core::{LockIdRef, LockStore};
+use slock_core::{LockIdRef, LockStore, QueueSummary};
 
 use super::args::Args;
 use super::inspect::{int_field, mode_and_readers, text_field};
 use crate::runtime;
-use crate::server::{self, Ctx, OwnedString, Reply, Str, User};
+use crate::server::{self, Ctx, Reply, Str, Viewer};
 
 /// As many names are listed unless it is said.
 const LISTED: usize = 10;
 
-/// As many names are looked at: to ask what the user may read costs about half a microsecond a name.
+/// As many names are looked at in a call: to ask what the user may see costs about a microsecond a name.
 const LOOKED_AT: usize = 1000;
 
 /// Who waits for one lock, and who holds it.
@@ -32,38 +31,38 @@ struct Entry {
 }
 
 pub fn queues(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
-    let count = Args::new(args).options(&["COUNT"])?.count(LISTED);
+    let options = Args::new(args).options(&["COUNT", "CURSOR"])?;
+    let (count, mut cursor) = (options.count(LISTED), options.cursor);
     let entries: Vec<Entry> = runtime::look(|manager, store| {
         let (db, now) = (ctx.db(), server::now());
-        // What comes from another module, without a user, may see all.
-        let user_name = ctx.user_name();
-        let user = user_name.as_ref().map(|name| User::named(name.as_str()));
-        let may_read = |name: &[u8]| match &user {
-            None => true,
-            Some(user) => user.as_ref().is_some_and(|user| user.may_read(OwnedString::new(name).as_str())),
+        let viewer = Viewer::of_name(ctx.user_name().as_ref().map(|name| name.as_str().bytes()));
+        let entry = |queue: QueueSummary<'_>| {
+            let lock = store.peek(queue.lock).filter(|lock| lock.is_live(now.unix_ms()));
+            let (mode, readers) = mode_and_readers(lock, now.unix_ms());
+            let since_ms = lock
+                .and_then(|lock| lock.live_holders(now.unix_ms(), 1).first().map(|oldest| oldest.since_ms()));
+            Entry {
+                name: queue.lock.name.into(),
+                waiters: queue.waiters,
+                writers: queue.writers,
+                longest_wait_ms: now.monotonic_ms().saturating_sub(queue.longest_since_ms),
+                next: queue.next.into(),
+                mode,
+                readers,
+                held_ms: since_ms.map_or(0, |since_ms| now.unix_ms().saturating_sub(since_ms)),
+            }
         };
-        let queues = manager.waitlist().queues_by_longest_wait(db);
-        let shown = queues.take(LOOKED_AT).filter(|queue| may_read(queue.lock.name)).take(count);
-        shown
-            .map(|queue| {
-                let lock = store.peek(queue.lock).filter(|lock| lock.is_live(now.unix_ms()));
-                let (mode, readers) = mode_and_readers(lock, now.unix_ms());
-                let since_ms = lock.and_then(|lock| {
-                    lock.live_holders(now.unix_ms(), 1).first().map(|oldest| oldest.since_ms())
-                });
-                Entry {
-                    name: queue.lock.name.into(),
-                    waiters: queue.waiters,
-                    writers: queue.writers,
-                    longest_wait_ms: now.monotonic_ms().saturating_sub(queue.longest_since_ms),
-                    next: queue.next.into(),
-                    mode,
-                    readers,
-                    held_ms: since_ms.map_or(0, |since_ms| now.unix_ms().saturating_sub(since_ms)),
-                }
-            })
-            .collect()
+        let mut queues = manager.waitlist().queues_by_longest_wait(db, cursor).peekable();
+        let looked_at = queues.by_ref().take(LOOKED_AT).inspect(|queue| cursor = queue.cursor);
+        let shown = looked_at.filter(|queue| viewer.may_look_at(queue.lock.name)).take(count);
+        let entries = shown.map(entry).collect();
+        if queues.peek().is_none() {
+            cursor = 0;
+        }
+        entries
     })?;
+    ctx.reply_array(2);
+    ctx.reply_bytes(cursor.to_string().as_bytes());
     ctx.reply_array(entries.len());
     for entry in entries {
         ctx.reply_map(8);

@@ -29,7 +29,7 @@ use crate::state::STATE;
 const SLICE: Duration = Duration::from_micros(1500);
 
 /// So many are answered in one turn: to wake a client, or to publish a message, takes the server longer than it takes to
-/// end a wait.
+/// end a wait. A command can end more waits at once, which are answered in the next turns; nobody is granted before that.
 const ANSWERS_AT_ONCE: usize = 128;
 
 /// How long it goes on with work that nobody waits for: those who were answered are told at the end.
@@ -110,7 +110,7 @@ impl Runtime {
             }
             self.manager.serve_queues(store, &mut self.clients, &mut slice);
         }
-        for answer in self.manager.take_answers() {
+        for answer in self.manager.take_answers(ANSWERS_AT_ONCE) {
             self.clients.answer(answer);
         }
         self.clients.end_turn();

@@ -13,16 +13,21 @@ pub fn check_channel(ctx: Ctx<'_>, channel: Str<'_>, keys: &[Str<'_>]) -> Result
     if ctx.is_cluster() && !same_slot(channel.bytes(), keys[0].bytes()) {
         return refused("CROSSSLOT The channel is not in the slot of the keys");
     }
-    let user = ctx.user_name();
-    let may_subscribe =
-        user.is_none_or(|name| User::named(name.as_str()).is_some_and(|user| user.may_subscribe(channel)));
-    if !may_subscribe {
+    if !may_use(ctx.user_name().as_ref().map(|name| name.as_str().bytes()), channel.bytes()) {
         return refused("NOPERM The user may not subscribe to this channel");
     }
     if !ctx.has_shard_subscriber(channel) {
         return refused("NOSUBSCRIBER Nobody has subscribed to this channel by SSUBSCRIBE on this server");
     }
     Ok(())
+}
+
+/// Whether this user may use a channel; without a name, any.
+pub fn may_use(user: Option<&[u8]>, channel: &[u8]) -> bool {
+    user.is_none_or(|name| {
+        let user = User::named(OwnedString::new(name).as_str());
+        user.is_some_and(|user| user.may_subscribe(OwnedString::new(channel).as_str()))
+    })
 }
 
 /// The channel that somebody was seen to listen to in this call of the timer. No client runs a command meanwhile.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use slock_core::{Answer, Caller, Clients, LockError, NotGranted, RequestId, WaitResult, Waiter};
 use smallvec::SmallVec;
 
-use super::notify::Heard;
+use super::notify::{Heard, may_use};
 use crate::errors::error_reply;
 use crate::server::{Ctx, Handle, HandleKey, OwnedString, Reply, Str, User};
 
@@ -20,8 +20,16 @@ pub struct WaitingClients {
 }
 
 impl WaitingClients {
-    /// Tells whoever waits how the wait has ended, if somebody is still there. Only from a timer.
+    /// Sends the end of a wait to its client or channel, if somebody is still there; not to a channel that the user may not
+    /// use any more. Only from a timer.
     pub fn answer(&mut self, answer: Answer) {
+        // Of a grant this was found right before.
+        let may_tell = |channel: &[u8]| {
+            matches!(answer.result, WaitResult::Granted(_)) || may_use(answer.user.as_deref(), channel)
+        };
+        if answer.channel.as_ref().is_some_and(|(channel, _)| !may_tell(channel)) {
+            return;
+        }
         let reply = match answer.result {
             WaitResult::Granted(fence) => Reply::Int(fence.cast_signed()),
             WaitResult::TimedOut => Reply::Int(0),
@@ -47,7 +55,7 @@ impl Clients for WaitingClients {
         if waiter.channel.as_ref().is_some_and(|channel| !self.heard.is_heard(channel)) {
             return Err(NotGranted::Unheard);
         }
-        if self.last_caller.may_run(&waiter.caller, names) {
+        if self.last_caller.may_run(&waiter.caller, names, waiter.channel.as_deref()) {
             Ok(())
         } else {
             Err(NotGranted::Failed(LockError::NoPermission))
@@ -151,12 +159,15 @@ impl Words {
 }
 
 impl LastCaller {
-    /// Whether this user may still run the command on these keys.
-    pub fn may_run(&mut self, caller: &Caller, names: &[&[u8]]) -> bool {
+    /// Whether this user may still run the command on these keys, and use this channel.
+    pub fn may_run(&mut self, caller: &Caller, names: &[&[u8]], channel: Option<&[u8]>) -> bool {
         let known = self.0.take().filter(|words| words.caller == *caller);
         let words = self.0.insert(known.unwrap_or_else(|| Words::of(caller)));
         let Some(user) = &words.user else { return true };
         let Some(user) = User::named(user.as_str()) else { return false };
+        if channel.is_some_and(|channel| !user.may_subscribe(OwnedString::new(channel).as_str())) {
+            return false;
+        }
         let count = caller.counts_keys.then(|| OwnedString::new(names.len().to_string().as_bytes()));
         let keys = names.iter().map(|name| OwnedString::new(name));
         let arguments: SmallVec<[OwnedString; 2]> = count.into_iter().chain(keys).collect();

@@ -56,9 +56,13 @@ impl Runtime {
 
     /// A setting of this module has another value.
     pub fn apply_settings(&mut self) {
-        let (max_waiters, grace_ms) =
-            (STATE.settings.max_waiters.get(), STATE.settings.restart_grace_ms.get());
-        self.manager.bounds.waiters = usize::try_from(max_waiters).unwrap_or(0);
+        let settings = &STATE.settings;
+        let places = usize::try_from(settings.max_waiters.get()).unwrap_or(0);
+        let of_user = usize::try_from(settings.max_waiters_per_user.get()).unwrap_or(0);
+        self.manager.bounds.places = places;
+        // Without a limit of its own, one user leaves the others a tenth.
+        self.manager.bounds.places_of_user = if of_user == 0 { places - places / 10 } else { of_user };
+        let grace_ms = settings.restart_grace_ms.get();
         self.manager.set_grace((grace_ms > 0).then(|| self.started_ms + grace_ms.unsigned_abs()));
     }
 

@@ -31,18 +31,34 @@ impl User {
         self.0
     }
 
-    /// Whether the user may read this key.
-    pub fn may_read(&self, key: Str<'_>) -> bool {
-        let access = raw::REDISMODULE_CMD_KEY_ACCESS as i32;
-        api!(RedisModule_ACLCheckKeyPermissions(self.0, key.pointer(), access)) == raw::REDISMODULE_OK as i32
-    }
-
     /// Whether the user may run this command, the name of the command first, and use its keys as it does.
     pub fn may_run(&self, command: &[Str<'_>]) -> bool {
         let mut words: SmallVec<[*mut raw::RedisModuleString; 5]> =
             command.iter().map(|word| word.pointer()).collect();
         let (start, count) = (words.as_mut_ptr(), words.len() as i32);
         api!(RedisModule_ACLCheckCommandPermissions(self.0, start, count)) == raw::REDISMODULE_OK as i32
+    }
+}
+
+/// A user who is shown who holds and who waits.
+pub struct Viewer {
+    /// `None` for who may see all: another module, say.
+    user: Option<Option<User>>,
+    info: OwnedString,
+}
+
+impl Viewer {
+    /// The user of this name, or who has none.
+    pub fn of_name(name: Option<&[u8]>) -> Self {
+        let user = name.map(|name| User::named(OwnedString::new(name).as_str()));
+        Self { user, info: OwnedString::new(b"SLOCK.INFO") }
+    }
+
+    /// Whether `SLOCK.INFO` would show the user this lock.
+    pub fn may_look_at(&self, name: &[u8]) -> bool {
+        let Some(user) = &self.user else { return true };
+        let name = OwnedString::new(name);
+        user.as_ref().is_some_and(|user| user.may_run(&[self.info.as_str(), name.as_str()]))
     }
 }
 

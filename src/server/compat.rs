@@ -10,7 +10,7 @@ use super::api::api;
 /// Calls without which the module cannot work: all that it makes (`tests/test_server_calls.py`), but the one by which it
 /// looks, and those that [`lacking`] tells of.
 const REQUIRED: &str = "
-    ACLCheckChannelPermissions ACLCheckCommandPermissions ACLCheckKeyPermissions AvoidReplicaTraffic BlockClient
+    ACLCheckChannelPermissions ACLCheckCommandPermissions AvoidReplicaTraffic BlockClient
     Call CallReplyArrayElement CallReplyInteger CallReplyStringPtr CallReplyType CloseKey CreateCommand
     CreateDataType CreateString CreateTimer DeauthenticateAndCloseClient DeleteKey DigestAddStringBuffer
     DigestEndSequence EmitAOF EventLoopAddOneShot Free FreeCallReply FreeModuleUser FreeServerInfo FreeString

@@ -6,7 +6,7 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::slice;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use redis_module::raw;
@@ -21,6 +21,7 @@ use super::hooks::DatatypeHooks;
 use super::log::log_warning;
 use super::module_ctx::own_ctx;
 use super::string::Str;
+use super::time::monotonic_ms;
 
 /// A module type's name has exactly nine characters.
 const NAME: &std::ffi::CStr = c"SLOCK-RWL";
@@ -112,7 +113,9 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut
         Ok(lock) => {
             if let Some(hooks) = HOOKS.get() {
                 if !(hooks.is_plausible)(&lock) {
-                    log_warning("a lock was refused: its fence or a deadline lies years ahead");
+                    log_refusal(
+                        "its fence or a deadline lies more than an hour beyond what this server could give",
+                    );
                     return ptr::null_mut();
                 }
                 (hooks.fence_seen)(lock.highest_fence());
@@ -129,11 +132,22 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut
             store(Box::new(lock))
         }
         Err(reason) => {
-            log_warning(&format!("a stored lock was refused: {reason}"));
+            log_refusal(&reason);
             ptr::null_mut()
         }
     })
     .unwrap_or(ptr::null_mut())
+}
+
+/// Logs that a payload is refused: once a minute, since a client can send many.
+fn log_refusal(reason: &str) {
+    const EVERY_MS: u64 = 60_000;
+    static NEXT_MS: AtomicU64 = AtomicU64::new(0);
+    let now_ms = monotonic_ms();
+    if NEXT_MS.load(Ordering::Relaxed) <= now_ms {
+        NEXT_MS.store(now_ms + EVERY_MS, Ordering::Relaxed);
+        log_warning(&format!("a stored lock was refused (logged once a minute): {reason}"));
+    }
 }
 
 fn load(io: *mut raw::RedisModuleIO, version: i32) -> Result<Lock, String> {

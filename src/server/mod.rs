@@ -33,7 +33,7 @@ mod status;
 mod string;
 mod time;
 
-pub use acl::User;
+pub use acl::{User, Viewer};
 use api::api;
 pub use background_drop::drop_in_background;
 pub use blocked::{BlockedCallbacks, Handle, HandleKey, block};

@@ -41,6 +41,7 @@ pub static STATE: State = State {
     settings: Settings {
         max_ttl_ms: Number::new(0),
         max_waiters: Number::new(0),
+        max_waiters_per_user: Number::new(0),
         restart_grace_ms: Number::new(0),
         allow_apply: Number::new(0),
     },

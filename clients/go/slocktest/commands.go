@@ -322,7 +322,7 @@ func (s *Server) info(r *request) any {
 	}
 }
 
-// queues is the keys that somebody waits for.
+// queues is the keys that somebody waits for, on one page.
 func (s *Server) queues(*request) any {
 	all := []any{}
 	for i, r := range s.queue {
@@ -332,5 +332,5 @@ func (s *Server) queues(*request) any {
 			}
 		}
 	}
-	return all
+	return []any{"0", all}
 }

@@ -52,12 +52,10 @@ const FREE: LockInfo = {mode: "free", readers: 0, waiters: 0, fence: 0, remainin
 /** From the reply to `SLOCK.INFO key FULL`. @internal */
 export const lockInfo = (reply: unknown): LockInfo => (reply === null ? FREE : (read(reply) as LockInfo));
 
-/** From the replies of all primaries to `SLOCK.QUEUES`: those whose keys begin with the prefix, the longest wait first. @internal */
-export function queueInfos(replies: readonly unknown[], prefix: string): QueueInfo[] {
-  const all = replies.flatMap((reply) => read(reply) as unknown as QueueInfo[]);
-  return all.filter(({key}) => key.startsWith(prefix))
-    .map((queue) => ({...queue, key: queue.key.slice(prefix.length)}))
-    .sort((one, other) => other.longestWaitMs - one.longestWaitMs);
+/** From a page of a reply to `SLOCK.QUEUES`: those whose keys begin with the prefix. @internal */
+export function queueInfos(page: unknown, prefix: string): QueueInfo[] {
+  return (read(page) as QueueInfo[]).filter(({key}) => key.startsWith(prefix))
+    .map((queue) => ({...queue, key: queue.key.slice(prefix.length)}));
 }
 
 const NAMES: Record<string, string> = {pttl: "remainingMs", meta: "metadata"};

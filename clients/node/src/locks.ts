@@ -64,8 +64,19 @@ export class LockService implements Locks {
 
   async queues(): Promise<QueueInfo[]> {
     if (this.#state.isClosed) throw new ClosedError();
-    const reply = await this.#query("", ["SLOCK.QUEUES", "COUNT", "0"]);
-    return queueInfos(this.#servers[0]!.transport.topology.isCluster ? reply as unknown[] : [reply], this.#state.settings.prefix);
+    const found = new Map<string, QueueInfo>();
+    // All nodes are asked from the least of their cursors on, so some may tell the same again.
+    for (let cursor = "0", isDone = false; !isDone;) {
+      const reply = await this.#query("", ["SLOCK.QUEUES", "COUNT", "0", "CURSOR", cursor]);
+      const pages = (this.#servers[0]!.transport.topology.isCluster ? reply : [reply]) as [string, unknown][];
+      for (const [, page] of pages) {
+        for (const queue of queueInfos(page, this.#state.settings.prefix)) found.set(queue.key, queue);
+      }
+      const next = pages.map(([after]) => BigInt(after)).filter((after) => after > 0n);
+      isDone = next.length === 0;
+      cursor = String(next.reduce((least, after) => (after < least ? after : least), next[0] ?? 0n));
+    }
+    return [...found.values()].sort((one, other) => other.longestWaitMs - one.longestWaitMs);
   }
 
   async release(keys: string | readonly string[], token: string): Promise<number> {

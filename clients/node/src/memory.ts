@@ -315,11 +315,11 @@ export class MemoryServer implements Transport {
 
   #queues(): unknown {
     const keys = new Set(this.#queue.flatMap(({wanted}) => wanted.keys));
-    return [...keys].map((key) => {
+    return ["0", [...keys].map((key) => {
       const waiters = this.#queue.filter(({wanted}) => wanted.keys.includes(key));
       const longest = Date.now() - Math.min(...waiters.map(({since}) => since));
       return ["key", key, "waiters", waiters.length, "longest-wait-ms", longest];
-    });
+    })];
   }
 }
 

@@ -155,16 +155,21 @@ pub(crate) fn info(value: Value) -> RedisResult<Option<Info>> {
     Ok(fields.map(|fields| Fields(fields).into()))
 }
 
-/// The queues of all nodes whose keys begin with the prefix, which is taken off; the longest wait first.
-pub(crate) fn queues(of_nodes: Value, prefix: &str) -> RedisResult<Vec<Queue>> {
-    let queues = Vec::<Vec<_>>::from_redis_value(of_nodes)?;
-    let mut all = Vec::new();
-    for mut queue in queues.into_iter().flatten().map(|fields| Queue::from(Fields(fields))) {
+/// Adds a page of the queues of each node: those whose keys begin with the prefix, which is taken off. The cursor of the
+/// next page; 0 after the last. All nodes are asked from the least of their cursors on, so some may send a queue again.
+pub(crate) fn add_queues(
+    found: &mut HashMap<String, Queue>,
+    of_nodes: Value,
+    prefix: &str,
+) -> RedisResult<u64> {
+    let pages = Vec::<(u64, Vec<_>)>::from_redis_value(of_nodes)?;
+    let next = pages.iter().map(|(cursor, _)| *cursor).filter(|cursor| *cursor > 0).min();
+    let queues = pages.into_iter().flat_map(|(_, queues)| queues);
+    for mut queue in queues.map(|fields| Queue::from(Fields(fields))) {
         if let Some(name) = queue.key.strip_prefix(prefix) {
             queue.key = name.to_owned();
-            all.push(queue);
+            found.insert(queue.key.clone(), queue);
         }
     }
-    all.sort_by_key(|queue| std::cmp::Reverse(queue.longest_wait));
-    Ok(all)
+    Ok(next.unwrap_or(0))
 }

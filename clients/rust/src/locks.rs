@@ -1,5 +1,6 @@
 //! What a program makes once: it gives requests, and carries them out at one server, at a cluster, or at a quorum.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,8 +124,17 @@ impl Locks {
     ///
     /// As [`release`](Locks::release).
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
-        let queues = self.query(&[], None, &protocol::queues()).await?;
-        Ok(info::queues(queues, &self.shared.settings.prefix)?)
+        let (mut found, mut cursor) = (HashMap::new(), 0);
+        loop {
+            let pages = self.query(&[], None, &protocol::queues(cursor)).await?;
+            cursor = info::add_queues(&mut found, pages, &self.shared.settings.prefix)?;
+            if cursor == 0 {
+                break;
+            }
+        }
+        let mut all: Vec<Queue> = found.into_values().collect();
+        all.sort_by_key(|queue| std::cmp::Reverse(queue.longest_wait));
+        Ok(all)
     }
 
     async fn query(

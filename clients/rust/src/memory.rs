@@ -461,7 +461,7 @@ impl State {
         let queue = |(key, since): (&String, Instant)| {
             map([("key", text(key)), ("longest-wait-ms", Value::Int(milliseconds(now, since)))])
         };
-        Value::Array(queues.map(queue).collect())
+        Value::Array(vec![text("0"), Value::Array(queues.map(queue).collect())])
     }
 }
 

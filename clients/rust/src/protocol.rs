@@ -154,8 +154,9 @@ pub(crate) fn info(key: &str, count: usize) -> Cmd {
     Cmd::new().arg(("SLOCK.INFO", key, "FULL", "COUNT", count)).take()
 }
 
-pub(crate) fn queues() -> Cmd {
-    Cmd::new().arg(("SLOCK.QUEUES", "COUNT", 0)).take()
+/// A page of the queues, from a cursor on.
+pub(crate) fn queues(cursor: u64) -> Cmd {
+    Cmd::new().arg(("SLOCK.QUEUES", "COUNT", 0, "CURSOR", cursor)).take()
 }
 
 /// Rounds up: a wait of 0 ms would be one without end, and a ttl of 0 an error.

@@ -8,7 +8,7 @@ use super::operation::{Open, Operation};
 use crate::deadlock::{self, View};
 use crate::effect::{Change, Event};
 use crate::error::LockError;
-use crate::ids::{HoldRef, RequestId};
+use crate::ids::{HoldRef, RequestId, UserName};
 use crate::lock::{Admission, Holder, Lock};
 use crate::mode::{Mode, Want};
 use crate::queue::{QueueId, Waiter};
@@ -130,7 +130,7 @@ impl LockManager {
         // Behind an older request of its own token, a request waits for nobody.
         let mut queues = waiter.queues.iter();
         if !self.waitlist.has_several(waiter.token_id())
-            || queues.any(|queue| self.waitlist.of_token_at(*queue, &waiter.token, None).next().is_some())
+            || queues.any(|queue| self.waitlist.of_token_at(*queue, &waiter.token).next().is_some())
         {
             self.search_around(waiter.token_id());
         }
@@ -290,22 +290,12 @@ impl LockManager {
     ) -> Result<RequestId, LockError> {
         let (now, caller) = (open.now(), request.caller.caller());
         let same = self.same_waiting(open, request);
-        let is_theirs = same
-            .and_then(|same| self.waitlist.get(same))
-            .is_some_and(|waiter| waiter.caller.user == caller.user);
-        if !is_theirs
-            && self.waitlist.len_of_user(request.token, &caller.user) >= self.bounds.requests_of_token
-        {
-            return Err(LockError::TokenQueueFull(self.bounds.requests_of_token));
-        }
+        self.check_room(open.len(), request.token, &caller.user, same)?;
         if let Some(same) = same {
             self.waitlist.renew(same, request, &caller, gives_up_ms);
             // With another limit it may be let in.
             self.queues_led_by(same).into_iter().for_each(|queue| self.mark(queue));
             return Ok(same);
-        }
-        if self.waitlist.len() >= self.bounds.waiters {
-            return Err(LockError::QueueFull(self.bounds.waiters));
         }
         let id = self.waitlist.push(open.ids(), request, &caller, now.monotonic_ms(), gives_up_ms);
         self.note_holders_of_new_queues(open, id);
@@ -328,6 +318,30 @@ impl LockManager {
         self.look_again_when_due(open, id);
         self.note_holds(open, id);
         Ok(id)
+    }
+
+    /// Checks that a user may have so many more places in queues with this token. One who asks for the same again has them.
+    fn check_room(
+        &self,
+        places: usize,
+        token: &[u8],
+        user: &UserName,
+        same: Option<RequestId>,
+    ) -> Result<(), LockError> {
+        let (waitlist, bounds) = (&self.waitlist, &self.bounds);
+        let same = same.and_then(|same| waitlist.get(same));
+        if same.is_some_and(|waiter| waiter.caller.user == *user) {
+            return Ok(());
+        }
+        if waitlist.places_of_token(token, user) + places > bounds.places_of_token {
+            Err(LockError::TokenQueueFull(bounds.places_of_token))
+        } else if same.is_none() && waitlist.places() + places > bounds.places {
+            Err(LockError::QueueFull(bounds.places))
+        } else if waitlist.places_of_user(user) + places > bounds.places_of_user {
+            Err(LockError::UserQueueFull(bounds.places_of_user))
+        } else {
+            Ok(())
+        }
     }
 
     /// The request that waits already and is asked again by this one.

@@ -48,7 +48,7 @@ const PLACES_AT_ONCE: usize = 64;
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// Requests that were cancelled, are sent away or have waited long enough.
+    /// Requests that fail because this server no longer decides, or that have waited long enough.
     EndWaits,
     /// Requests whose answers nobody would hear.
     DropUnheard,
@@ -60,8 +60,6 @@ pub(super) enum Work {
     ServeQueues,
     /// Requests for several names, which may be at the front of all of them.
     ServeMany,
-    /// Requests of tokens that hold by now what they wait for.
-    FindSiblings,
     /// Databases that have changed.
     ScanDatabases,
     /// Locks that have come into other hands.
@@ -72,14 +70,13 @@ pub(super) enum Work {
 
 impl Work {
     /// In the order of their turns.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 9] = [
         Self::EndWaits,
         Self::DropUnheard,
         Self::EndHoldsOfClosed,
         Self::CheckEphemeral,
         Self::ServeQueues,
         Self::ServeMany,
-        Self::FindSiblings,
         Self::ScanDatabases,
         Self::ScanHolders,
         Self::SearchCycles,
@@ -90,13 +87,12 @@ impl LockManager {
     /// Whether there is a step to do that does not wait for time to pass.
     pub(super) fn is_ready(&self, work: Work) -> bool {
         match work {
-            Work::EndWaits => self.waitlist.first_cancelled().is_some() || self.sent_away.is_some(),
+            Work::EndWaits => self.sent_away.is_some(),
             Work::DropUnheard => self.waitlist.has_unheard() || !self.closed_askers.is_empty(),
             Work::EndHoldsOfClosed => self.ephemeral.has_work() && self.retry_ended_ms.is_none(),
             Work::CheckEphemeral => false,
             Work::ServeQueues => !self.dirty.is_empty(),
             Work::ServeMany => !self.revisit.is_empty(),
-            Work::FindSiblings => !self.granted_again.is_empty(),
             Work::ScanDatabases => !self.changed_databases.is_empty(),
             Work::ScanHolders => !self.holder_scans.is_empty(),
             Work::SearchCycles => self.search.is_some() || !self.search_again.is_empty(),
@@ -122,11 +118,7 @@ impl LockManager {
                 wake_ms.into_iter().chain(grace_ms).min()
             }
             Work::SearchCycles => self.waitlist.next_own_hold_end_ms().map(on_monotonic_clock),
-            Work::DropUnheard
-            | Work::ServeMany
-            | Work::FindSiblings
-            | Work::ScanDatabases
-            | Work::ScanHolders => None,
+            Work::DropUnheard | Work::ServeMany | Work::ScanDatabases | Work::ScanHolders => None,
         }
     }
 
@@ -147,7 +139,6 @@ impl LockManager {
             Work::CheckEphemeral => self.check_next_ephemeral(store, now),
             Work::ServeQueues => self.serve_next_queue(store, clients, now),
             Work::ServeMany => self.serve_next_revisit(store, clients, now),
-            Work::FindSiblings => self.find_next_granted_again(),
             Work::ScanDatabases => self.scan_next_database(),
             Work::ScanHolders => self.look_at_next_holders(store, now),
             Work::SearchCycles => self.search_next_cycle(store, now),
@@ -224,7 +215,7 @@ impl LockManager {
     }
 
     fn urgency(&self) -> Urgency {
-        let answers = [Work::EndWaits, Work::ServeQueues, Work::ServeMany, Work::FindSiblings];
+        let answers = [Work::EndWaits, Work::ServeQueues, Work::ServeMany];
         if answers.into_iter().any(|work| self.is_ready(work)) { Urgency::Answers } else { Urgency::Upkeep }
     }
 
@@ -246,7 +237,6 @@ impl LockManager {
         self.dirty.clear();
         self.changed_databases = ChangedDatabases::default();
         self.revisit.clear();
-        self.granted_again.clear();
         self.search_again.clear();
         self.holder_scans.clear();
         if let Some(search) = &mut self.search {

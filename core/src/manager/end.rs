@@ -1,12 +1,14 @@
 //! The end of an acquisition, whatever has become of it: its requests are withdrawn, its holds are released, and what it
 //! sent earlier and arrives later is refused.
 
+use std::collections::BTreeSet;
 use std::iter;
 
 use super::lock_manager::LockManager;
 use super::operation::{Open, Operation};
 use crate::error::LockError;
 use crate::ids::{HoldRef, LockIdRef, RequestId};
+use crate::queue::QueueId;
 use crate::request::WaitResult;
 use crate::revoked_tokens::RevokedTokens;
 use crate::store::LockStore;
@@ -67,29 +69,20 @@ impl LockManager {
         Err(LockError::Revoked(left_ms))
     }
 
-    /// Cancels each request of `token` for these locks, alone or among others: from now on it is not granted, and its
-    /// wait ends as if its time had run out. How many there were. They leave their queues at once if they stand in
-    /// few, else in slices.
+    /// Cancels each request of `token` for these locks, alone or among others: its wait ends as if its time had run out.
+    /// How many there were.
     fn withdraw_all<'n>(&mut self, locks: impl Iterator<Item = LockIdRef<'n>>, token: &[u8]) -> usize {
-        if self.waitlist.is_empty() {
-            return 0;
-        }
-        let mut count = 0;
-        for lock in locks {
-            let Some(queue) = self.waitlist.queue_at(lock) else { continue };
-            let requests: Vec<RequestId> = self.waitlist.of_token_at(queue, token, None).collect();
-            count += requests.into_iter().filter(|request| self.waitlist.cancel(*request)).count();
-        }
-        self.counters.cancels += count as u64;
-        let mut left = self.bounds.left_at_once;
-        while let Some(request) = self.waitlist.first_cancelled()
-            && let Some(waiter) = self.waitlist.get(request)
-            && let Some(rest) = left.checked_sub(waiter.queues.len())
-        {
-            left = rest;
-            self.withdraw(request);
-        }
-        count
+        let Some(own) = self.waitlist.token_id(token) else { return 0 };
+        let queues: BTreeSet<QueueId> = locks.filter_map(|lock| self.waitlist.queue_at(lock)).collect();
+        let of_token = self.waitlist.requests_of(own);
+        let stands_there = |request: &RequestId| {
+            let waiter = self.waitlist.get(*request);
+            waiter.is_some_and(|waiter| waiter.queues.iter().any(|queue| queues.contains(queue)))
+        };
+        let requests: Vec<RequestId> = of_token.filter(stands_there).collect();
+        self.counters.cancels += requests.len() as u64;
+        requests.iter().for_each(|request| self.withdraw(*request));
+        requests.len()
     }
 
     /// Takes a request out of its queues that was cancelled, or whose connection has closed, and answers it.

@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
-use std::rc::Rc;
 
 use super::changed_databases::ChangedDatabases;
 use super::counters::Counters;
@@ -13,7 +12,7 @@ use crate::deadlock::Search;
 use crate::error::LockError;
 use crate::fence::Fences;
 use crate::ids::{ConnectionId, LockIdRef, RequestId};
-use crate::limits::REQUESTS_OF_TOKEN_MAX;
+use crate::limits::PLACES_OF_TOKEN_MAX;
 use crate::queue::{HoldersSeen, QueueId, TokenId, Waiter, Waitlist};
 use crate::request::{Answer, WaitResult};
 use crate::revoked_tokens::RevokedTokens;
@@ -25,20 +24,20 @@ use crate::time::Timestamp;
 pub(super) const RETRY_ENDED_MS: u64 = 500;
 pub(super) const RETRY_ENDED_MOST_MS: u64 = 8000;
 
-/// How many there may be.
-#[derive(Debug)]
+/// How many places in queues there may be: a request for several names has one in each of them.
+#[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Requests that wait at a time.
-    pub waiters: usize,
-    /// Of them, requests of one token by one user.
-    pub requests_of_token: usize,
-    /// About so many places in queues that are left at once when requests are cancelled.
-    pub(crate) left_at_once: usize,
+    /// Of all requests that wait.
+    pub places: usize,
+    /// Of the requests of one user.
+    pub places_of_user: usize,
+    /// Of the requests of one token by one user.
+    pub places_of_token: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { waiters: usize::MAX, requests_of_token: REQUESTS_OF_TOKEN_MAX, left_at_once: 128 }
+        Self { places: usize::MAX, places_of_user: usize::MAX, places_of_token: PLACES_OF_TOKEN_MAX }
     }
 }
 
@@ -68,8 +67,6 @@ pub struct LockManager {
     pub(super) changed_databases: ChangedDatabases,
     /// Requests to look at, wherever they stand: those for several names, and others of tokens that were granted a lock.
     pub(super) revisit: BTreeSet<RequestId>,
-    /// Whose requests are to be looked at; and the last one of which that was said.
-    pub(super) granted_again: BTreeMap<GrantedAgain, Option<RequestId>>,
     /// Requests of tokens that may wait in a cycle by now that no request closed, or that was not found at once.
     pub(super) search_again: BTreeSet<RequestId>,
     /// The last one that had its turn. The next is an earlier one: so nobody who is searched for again and again, or comes
@@ -93,10 +90,6 @@ pub struct LockManager {
     pub(super) closed_askers: BTreeSet<ConnectionId>,
     pub(super) answers: Vec<Answer>,
 }
-
-/// A token that was granted a lock, and its queue, where all its requests are to be looked at; all requests of the token,
-/// if it was granted several locks at once.
-pub(super) type GrantedAgain = (Rc<[u8]>, Option<QueueId>);
 
 /// How far a look at the holders of a lock who wait themselves has come.
 #[derive(Debug, Default)]
@@ -185,10 +178,10 @@ impl LockManager {
         self.ephemeral.clear()
     }
 
-    /// Whether [`LockManager::end_waits`] has more to do after [`LockManager::send_all_away`].
+    /// Whether there is more to do after [`LockManager::send_all_away`].
     #[must_use]
     pub fn is_sending_away(&self) -> bool {
-        self.sent_away.is_some() || self.search.is_some()
+        self.sent_away.is_some() || self.search.is_some() || self.has_answers()
     }
 
     /// Nobody listens to this channel any more: its requests leave, without an answer, in
@@ -197,9 +190,10 @@ impl LockManager {
         self.waitlist.close_channel(channel);
     }
 
-    /// How waits have ended since the last call.
-    pub fn take_answers(&mut self) -> Vec<Answer> {
-        mem::take(&mut self.answers)
+    /// How waits have ended, the first that ended first, of so many at most.
+    pub fn take_answers(&mut self, most: usize) -> Vec<Answer> {
+        let rest = self.answers.split_off(self.answers.len().min(most));
+        mem::replace(&mut self.answers, rest)
     }
 
     /// Whether there are answers to take.
@@ -210,7 +204,7 @@ impl LockManager {
 
     pub(super) fn answer(&mut self, request: RequestId, waiter: Waiter, result: WaitResult) {
         let channel = waiter.channel.map(|channel| (channel, waiter.tag));
-        self.answers.push(Answer { request, channel, result });
+        self.answers.push(Answer { request, user: waiter.caller.user.clone(), channel, result });
     }
 
     /// For how many milliseconds from now no new hold is given, if for any.

@@ -23,6 +23,9 @@ use crate::time::Timestamp;
 /// A search for a cycle goes so many steps at a time.
 const SEARCH_STEPS: usize = 100;
 
+/// So many holders are looked at in a step: each may have as many requests as a token can.
+const HOLDERS_AT_ONCE: usize = 8;
+
 impl LockManager {
     /// A hold of a token on this lock begins, ends, or has another mode or deadline. If the token waits itself,
     /// it may now wait in a cycle: for what it has lost there and waits for among others, or because others
@@ -93,7 +96,7 @@ impl LockManager {
                 Some(lock) => {
                     let note = |request, holder: &Holder| found.push((request, holder.deadline_ms));
                     let seen = &mut scan.hold_now;
-                    self.waitlist.tokens_holding(lock, now.unix_ms(), seen, AT_LEAST_EVERY, note);
+                    self.waitlist.tokens_holding(lock, now.unix_ms(), seen, HOLDERS_AT_ONCE, note);
                 }
                 None => scan.hold_now = HoldersSeen::All,
             }
@@ -112,7 +115,7 @@ impl LockManager {
         let Some(token) = self.waitlist.get(request).map(|waiter| waiter.token.clone()) else { return };
         self.search_around(TokenId::of(&token));
         self.waitlist.set_own_hold(queue, TokenId::of(&token), Some(ends_ms));
-        self.granted_again.insert((token, Some(queue)), None);
+        self.revisit.extend(self.waitlist.of_token_at(queue, &token));
     }
 
     /// For a blocked request for several names, which are open: notes on which of them its token has a hold. It
@@ -132,7 +135,10 @@ impl LockManager {
         token: &Rc<[u8]>,
     ) {
         let own = open.hold(at, HoldRef::of(token)).ok().flatten();
-        self.waitlist.set_own_hold(queue, TokenId::of(token), own.map(|own| own.deadline_ms));
+        if self.waitlist.set_own_hold(queue, TokenId::of(token), own.map(|own| own.deadline_ms)) {
+            // It has ended, and this look came before the one that was due for that.
+            self.search_around(TokenId::of(token));
+        }
     }
 
     /// Forgets some of what a search has noted that is over, if there is one.
@@ -154,8 +160,7 @@ impl LockManager {
             return true;
         }
         // What may be granted, or leave, a search takes for waiting.
-        const FIRST: [Work; 5] =
-            [Work::ServeQueues, Work::ScanDatabases, Work::ServeMany, Work::FindSiblings, Work::ScanHolders];
+        const FIRST: [Work; 4] = [Work::ServeQueues, Work::ScanDatabases, Work::ServeMany, Work::ScanHolders];
         if self.come_first(&FIRST) || self.some_are_leaving(now) {
             return self.search.is_some() || !self.search_again.is_empty();
         }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::acquire::Standing;
-use super::agenda::{AT_LEAST_EVERY, Work};
+use super::agenda::Work;
 use super::changed_databases::Changed;
 use super::lock_manager::{LockManager, RETRY_ENDED_MOST_MS, RETRY_ENDED_MS};
 use super::operation::{Open, Operation};
@@ -44,10 +44,6 @@ impl LockManager {
     }
 
     pub(super) fn end_next_wait(&mut self, now: Timestamp) -> bool {
-        if let Some(request) = self.waitlist.first_cancelled() {
-            self.withdraw(request);
-            return true;
-        }
         if let Some((last, error)) = &self.sent_away {
             if let Some(request) = self.waitlist.first_request().filter(|request| request <= last) {
                 let result = WaitResult::Failed(error.clone());
@@ -183,26 +179,6 @@ impl LockManager {
         true
     }
 
-    /// Has the next requests looked at of a token that was granted a lock for which it waits elsewhere too: they may be
-    /// answered by that hold, or can never be.
-    pub(super) fn find_next_granted_again(&mut self) -> bool {
-        let Some(mut first) = self.granted_again.first_entry() else { return false };
-        for _ in 0..AT_LEAST_EVERY {
-            let ((token, queue), last) = (first.key(), *first.get());
-            let next = match queue {
-                Some(queue) => self.waitlist.of_token_at(*queue, token, last).next(),
-                None => self.waitlist.next_of_token(token, last),
-            };
-            let Some(request) = next else {
-                first.remove();
-                break;
-            };
-            first.insert(Some(request));
-            self.revisit.insert(request);
-        }
-        true
-    }
-
     /// Marks the next queue of a database that has changed as a whole.
     pub(super) fn scan_next_database(&mut self) -> bool {
         if self.changed_databases.is_empty() {
@@ -226,8 +202,7 @@ impl LockManager {
         request: RequestId,
     ) {
         let Some(waiter) = self.waitlist.get(request) else { return };
-        let is_sent_away = self.sent_away.as_ref().is_some_and(|(last, _)| request <= *last);
-        if is_sent_away || self.waitlist.is_cancelled(request) {
+        if self.sent_away.as_ref().is_some_and(|(last, _)| request <= *last) {
             return;
         }
         if !self.waitlist.is_heard(waiter) {
@@ -306,7 +281,7 @@ impl LockManager {
         let Some(waiter) = self.take_out(request) else { return };
         let granted = self.grant(open, &waiter.request(), standing);
         if same_hold.is_none() {
-            self.look_at_siblings(&waiter);
+            self.look_at_others_of_owner(&waiter);
         }
         // A refresh is the answer to a request of a token that holds by now; only a new hold counts.
         if granted.is_ok() && same_hold.is_none() {
@@ -336,13 +311,11 @@ impl LockManager {
         }
     }
 
-    /// Other requests of the token of this one for the same names hold what they wait for by now, or can never have
-    /// it.
-    fn look_at_siblings(&mut self, granted: &Waiter) {
-        if self.waitlist.token_id(&granted.token).is_some() {
-            let only = if granted.is_for_many() { None } else { granted.queues.first().copied() };
-            self.granted_again.insert((granted.token.clone(), only), None);
-        }
+    /// Has the other requests of the token of this one looked at, which wait for some of the same names: they hold it
+    /// now, or can never have it.
+    fn look_at_others_of_owner(&mut self, granted: &Waiter) {
+        let of_owner = |queue: &QueueId| self.waitlist.of_token_at(*queue, &granted.token);
+        self.revisit.extend(granted.queues.iter().flat_map(of_owner));
     }
 
     /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline.

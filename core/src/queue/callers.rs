@@ -1,4 +1,4 @@
-//! Who asks, and how many requests of one token each user has.
+//! Who asks, and how many places in queues each user has.
 
 use std::rc::Rc;
 
@@ -21,12 +21,12 @@ impl Waitlist {
     /// Another caller has asked for the same again.
     pub(super) fn set_caller(&mut self, request: RequestId, caller: &Caller) {
         let caller = self.caller(caller);
-        self.count_if_several(request, -1);
-        if let Some(waiter) = self.waiters.get_mut(&request) {
-            let earlier = std::mem::replace(&mut waiter.caller, caller);
-            self.forget_caller(&earlier);
-        }
-        self.count_if_several(request, 1);
+        let Some(waiter) = self.waiters.get_mut(&request) else { return };
+        let (places, later) = (waiter.queues.len(), caller.user.clone());
+        let earlier = std::mem::replace(&mut waiter.caller, caller);
+        self.count_places(&later, places);
+        self.uncount_places(&earlier.user, places);
+        self.forget_caller(&earlier);
     }
 
     /// A request of this caller has gone, or has another one now.
@@ -43,51 +43,36 @@ impl Waitlist {
         self.callers.len()
     }
 
-    /// How many requests of this token wait that this user has asked for and that were not cancelled.
-    pub(crate) fn len_of_user(&self, token: &[u8], user: &UserName) -> usize {
-        let Some(token) = self.token_id(token) else { return 0 };
-        if self.has_several(token) {
-            return self.by_user.get(&(token, user.clone())).copied().unwrap_or(0);
+    /// How many places in queues all requests have together: a request for several names has one in each of them.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.places
+    }
+
+    /// How many of them this user has.
+    pub(crate) fn places_of_user(&self, user: &UserName) -> usize {
+        self.places_of.get(user).copied().unwrap_or(0)
+    }
+
+    /// How many of them this user has with this token. There are not so many that they have to be counted beforehand.
+    pub(crate) fn places_of_token(&self, token: &[u8], user: &UserName) -> usize {
+        let requests = self.token_id(token).into_iter().flat_map(|token| self.requests_of(token));
+        let theirs =
+            requests.map(|request| &self.waiters[&request]).filter(|waiter| waiter.caller.user == *user);
+        theirs.map(|waiter| waiter.queues.len()).sum()
+    }
+
+    pub(super) fn count_places(&mut self, user: &UserName, places: usize) {
+        self.places += places;
+        *self.places_of.entry(user.clone()).or_default() += places;
+    }
+
+    pub(super) fn uncount_places(&mut self, user: &UserName, places: usize) {
+        let Some(own) = self.places_of.get_mut(user) else { return };
+        self.places -= places;
+        *own -= places;
+        if *own == 0 {
+            self.places_of.remove(user);
         }
-        let is_theirs =
-            |only: &RequestId| self.waiters[only].caller.user == *user && !self.is_cancelled(*only);
-        self.requests_of(token).filter(is_theirs).count()
-    }
-
-    /// Counts a request once more, or less, if its token has several.
-    pub(super) fn count_if_several(&mut self, request: RequestId, more: isize) {
-        if self.waiters.get(&request).is_some_and(|waiter| self.has_several(waiter.token_id())) {
-            self.count_of_user(request, more);
-        }
-    }
-
-    /// Counts a request once more, or less, unless it was cancelled.
-    pub(super) fn count_of_user(&mut self, request: RequestId, more: isize) {
-        let Some(waiter) = self.waiters.get(&request).filter(|_| !self.is_cancelled(request)) else { return };
-        let key = (waiter.token_id(), waiter.caller.user.clone());
-        let number = self.by_user.entry(key.clone()).or_default();
-        *number = number.saturating_add_signed(more);
-        if *number == 0 {
-            self.by_user.remove(&key);
-        }
-    }
-
-    /// From now on this request is as good as gone: it is not granted, nobody waits for it, and it is not counted. It
-    /// stands in its queues until it is removed. False if it does not wait or was cancelled before.
-    pub(crate) fn cancel(&mut self, request: RequestId) -> bool {
-        if !self.waiters.contains_key(&request) || self.is_cancelled(request) {
-            return false;
-        }
-        self.count_if_several(request, -1);
-        self.cancelled.insert(request)
-    }
-
-    pub(crate) fn is_cancelled(&self, request: RequestId) -> bool {
-        self.cancelled.contains(&request)
-    }
-
-    /// The first request that was cancelled and still stands in its queues.
-    pub(crate) fn first_cancelled(&self) -> Option<RequestId> {
-        self.cancelled.first().copied()
     }
 }

@@ -45,19 +45,13 @@ impl Waitlist {
         let token = self.token_id(new.token)?;
         let queues: Option<BTreeSet<QueueId>> = locks.map(|lock| self.queue_at(lock)).collect();
         let queues = queues?;
-        let places = QueueId::sum_of(queues.iter().copied());
         let is_same = |request: &RequestId| {
             let waiter = &self.waiters[request];
             waiter.channel.is_some()
-                && !self.is_cancelled(*request)
-                && (waiter.want, waiter.places) == (new.want, places)
+                && waiter.want == new.want
                 && waiter.queues.len() == queues.len()
                 && waiter.queues.iter().all(|queue| queues.contains(queue))
         };
-        if self.has_several(token) {
-            // Then each is found in each of its queues.
-            return self.queues[queues.first()?].spanning_of(token, None).find(is_same);
-        }
         self.requests_of(token).find(is_same)
     }
 

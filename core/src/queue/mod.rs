@@ -40,6 +40,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use crate::ids::{Caller, ConnectionId, LockId, LockIdRef, RequestId, UserName};
+use crate::limits::NAMES_MAX;
 use crate::mode::{Mode, Want};
 use crate::request::{ReplyTo, Request, WaitPolicy, WhoAsks};
 
@@ -82,8 +83,6 @@ pub struct Waiter {
     pub gives_up_ms: Option<u64>,
     /// The queues of the locks asked for, in the order of the request; all or none is granted.
     pub(crate) queues: Box<[QueueId]>,
-    /// The same for requests that stand in the same queues, in whichever order.
-    places: u64,
 }
 
 impl Waiter {
@@ -131,6 +130,8 @@ impl Waiter {
 /// Who waits for one lock, in short.
 #[derive(Debug)]
 pub struct QueueSummary<'a> {
+    /// Where a list goes on behind it.
+    pub cursor: u64,
     /// The lock.
     pub lock: LockIdRef<'a>,
     /// How many wait.
@@ -175,12 +176,11 @@ pub struct Waitlist {
     unheard: VecDeque<BTreeSet<RequestId>>,
     /// Of all that are answered on channels, those that end with the connection that asked.
     bound: BTreeSet<(ConnectionId, RequestId)>,
-    /// Requests that were cancelled and still stand in their queues.
-    cancelled: BTreeSet<RequestId>,
     /// Each user with each command, while any of its requests waits.
     callers: BTreeSet<Rc<Caller>>,
-    /// Of tokens with several requests: how many of them each user has that were not cancelled.
-    by_user: BTreeMap<(TokenId, UserName), usize>,
+    /// How many places in queues all requests have, and those of each user.
+    places: usize,
+    places_of: BTreeMap<UserName, usize>,
     drawn: u64,
 }
 
@@ -314,9 +314,9 @@ impl Waitlist {
             tag: tag.into(),
             arrived_ms,
             gives_up_ms,
-            places: QueueId::sum_of(queues.iter().copied()),
             queues,
         };
+        self.count_places(&waiter.caller.user, waiter.queues.len());
         self.index_channel(request, &waiter);
         self.waiters.insert(request, Box::new(waiter));
         if !older.is_empty() || is_for_many {
@@ -325,20 +325,12 @@ impl Waitlist {
         // The second request of a token makes the first one spanning; further ones find it so.
         if let [first] = older[..] {
             self.set_spanning(first);
-            self.count_of_user(first, 1);
-        }
-        if !older.is_empty() {
-            self.count_of_user(request, 1);
         }
         request
     }
 
     /// Takes a request out of every queue it stands in. The queues are those it stood in; they may be gone.
     pub(crate) fn remove(&mut self, request: RequestId) -> Option<Waiter> {
-        if !self.by_user.is_empty() {
-            self.count_if_several(request, -1);
-        }
-        self.cancelled.remove(&request);
         let waiter = *self.waiters.remove(&request)?;
         for id in &waiter.queues {
             let Some(queue) = self.queues.get_mut(id) else { continue };
@@ -365,12 +357,10 @@ impl Waitlist {
         let rest: SmallVec<[RequestId; 2]> = self.requests_of(waiter.token_id()).take(2).collect();
         match rest[..] {
             [] => self.tokens.remove(&waiter.token),
-            [last] => {
-                self.count_of_user(last, -1);
-                self.set_spanning(last);
-            }
+            [last] => self.set_spanning(last),
             _ => {}
         }
+        self.uncount_places(&waiter.caller.user, waiter.queues.len());
         self.forget_caller(&waiter.caller);
         Some(waiter)
     }
@@ -461,12 +451,24 @@ impl Waitlist {
         self.give_ups.first().filter(|(at_ms, _)| *at_ms <= now_monotonic_ms).map(|(_, request)| *request)
     }
 
-    /// The queues of this database, the one with the longest wait first.
-    pub fn queues_by_longest_wait(&self, db: i32) -> impl Iterator<Item = QueueSummary<'_>> {
-        let of_db = self.longest.get(&db).into_iter().flatten();
-        of_db.filter_map(|(longest, id)| {
+    /// The queues of this database, the one with the longest wait first: those after a cursor, which is 0 or that of a
+    /// queue that was listed before. A queue that exists all the time is listed, whatever becomes of others meanwhile:
+    /// its longest wait is never that of an earlier request than before.
+    pub fn queues_by_longest_wait(&self, db: i32, after: u64) -> impl Iterator<Item = QueueSummary<'_>> {
+        // A cursor is a request, and how many of the queues were listed in which that one has waited longest.
+        const REQUEST: u64 = NAMES_MAX as u64 + 1;
+        let from = (RequestId(after / REQUEST), QueueId::FIRST);
+        let (mut request, mut nth) = (RequestId::FIRST, 0);
+        let rest = self.longest.get(&db).into_iter().flat_map(move |of_db| of_db.range(from..));
+        let numbered = rest.map(move |(longest, id)| {
+            nth = if *longest == request { nth + 1 } else { 1 };
+            request = *longest;
+            (longest, id, longest.0 * REQUEST + nth)
+        });
+        numbered.skip_while(move |(.., cursor)| *cursor <= after).filter_map(|(longest, id, cursor)| {
             let queue = self.queues.get(id)?;
             Some(QueueSummary {
+                cursor,
                 lock: queue.lock.as_ref(),
                 waiters: queue.len(),
                 writers: queue.writers_len(),
@@ -476,19 +478,14 @@ impl Waitlist {
         })
     }
 
-    /// The requests of this token after `after` that stand in this queue, the oldest first.
-    pub(crate) fn of_token_at(
-        &self,
-        id: QueueId,
-        token: &[u8],
-        after: Option<RequestId>,
-    ) -> impl Iterator<Item = RequestId> + use<'_> {
+    /// The requests of this token that stand in this queue, the oldest first.
+    pub(crate) fn of_token_at(&self, id: QueueId, token: &[u8]) -> impl Iterator<Item = RequestId> + use<'_> {
         let token = self.token_id(token);
         // Where a token has several requests, each is found in each of its queues.
         let several = token.filter(|token| self.has_several(*token));
-        let found = several.and_then(|token| Some(self.queues.get(&id)?.spanning_of(token, after)));
+        let found = several.and_then(|token| Some(self.queues.get(&id)?.spanning_of(token)));
         let only = token.filter(|_| several.is_none()).and_then(|token| self.requests_of(token).next());
-        let only = only.filter(|only| Some(*only) > after && self.waiters[only].queues.contains(&id));
+        let only = only.filter(|only| self.waiters[only].queues.contains(&id));
         found.into_iter().flatten().chain(only)
     }
 

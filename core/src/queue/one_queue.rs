@@ -118,19 +118,14 @@ impl Queue {
         self.upgrades.first().copied().into_iter().chain(self.first_arrival()).min()
     }
 
-    /// The spanning requests of this token after that one.
-    pub(crate) fn spanning_of(
-        &self,
-        token: TokenId,
-        after: Option<RequestId>,
-    ) -> impl Iterator<Item = RequestId> + use<'_> {
-        let from = after.map_or(RequestId::FIRST, RequestId::next);
-        let rest = self.spanning_by_token.range((token, from)..=(token, RequestId::LAST));
-        rest.map(|(_, request)| *request)
+    /// Those of them that are of this token.
+    pub(crate) fn spanning_of(&self, token: TokenId) -> impl Iterator<Item = RequestId> + use<'_> {
+        let all = (token, RequestId::FIRST)..=(token, RequestId::LAST);
+        self.spanning_by_token.range(all).map(|(_, request)| *request)
     }
 
     pub(crate) fn has_spanning_of(&self, token: TokenId) -> bool {
-        self.spanning_of(token, None).next().is_some()
+        self.spanning_of(token).next().is_some()
     }
 
     /// Whether another spanning request of this token is served before this one of its.
@@ -139,7 +134,7 @@ impl Queue {
         if self.upgrades.contains(&request) {
             upgrade.is_some_and(|first| *first < request)
         } else {
-            upgrade.is_some() || self.spanning_of(token, None).next().is_some_and(|first| first < request)
+            upgrade.is_some() || self.spanning_of(token).next().is_some_and(|first| first < request)
         }
     }
 

@@ -10,8 +10,8 @@ use crate::lock::{Holder, Lock};
 
 impl Waitlist {
     /// Notes until when this token, which waits at this queue among others, has a hold on its lock, in Unix
-    /// milliseconds. Then it waits for nobody there until that hold ends.
-    pub(crate) fn set_own_hold(&mut self, id: QueueId, token: TokenId, ends_ms: Option<u64>) {
+    /// milliseconds. Then it waits for nobody there until that hold ends. Whether one was noted that is not there any more.
+    pub(crate) fn set_own_hold(&mut self, id: QueueId, token: TokenId, ends_ms: Option<u64>) -> bool {
         let waits_there = self.queues.get(&id).is_some_and(|queue| queue.has_spanning_of(token));
         let ends_ms = ends_ms.filter(|_| waits_there);
         let noted_ms = match ends_ms {
@@ -24,6 +24,7 @@ impl Waitlist {
             }
             self.own_hold_ends.extend(ends_ms.map(|ends_ms| (ends_ms, id, token)));
         }
+        noted_ms.is_some() && ends_ms.is_none()
     }
 
     /// Forgets the hold of a token that does not wait among others at this queue any more.

@@ -4,7 +4,7 @@
 use super::memory_store::{MemoryStore, id};
 use super::scene::{READ, Scene, UPGRADE, WRITE, whole_turn};
 use crate::error::LockError;
-use crate::limits::REQUESTS_OF_TOKEN_MAX;
+use crate::limits::PLACES_OF_TOKEN_MAX;
 use crate::manager::{TimeSlice, Urgency};
 use crate::time::Timestamp;
 
@@ -37,34 +37,51 @@ fn serves_in_slices(scene: &mut Scene, looks: usize) -> usize {
 }
 
 #[test]
-fn a_user_may_have_so_many_requests_of_a_token_waiting() {
-    assert_eq!(Scene::new().manager.bounds.requests_of_token, REQUESTS_OF_TOKEN_MAX);
+fn a_user_may_have_so_many_places_with_a_token() {
+    assert_eq!(Scene::new().manager.bounds.places_of_token, PLACES_OF_TOKEN_MAX);
     let mut scene = Scene::new();
-    scene.manager.bounds.requests_of_token = 2;
+    scene.manager.bounds.places_of_token = 3;
     scene.takes("a b", "H", WRITE);
     let first = scene.waits("a", "A", WRITE);
-    scene.waits("b", "A", WRITE);
-    assert_eq!(scene.is_refused("a b", "A", WRITE), LockError::TokenQueueFull(2));
-    assert!(scene.tries("c", "A", WRITE).is_some(), "who need not wait is not counted");
+    scene.waits("b c", "A", WRITE);
+    assert_eq!(scene.is_refused("a", "A", WRITE), LockError::TokenQueueFull(3));
+    assert!(scene.tries("d", "A", WRITE).is_some(), "who need not wait is not counted");
     scene.waits("a", "B", WRITE);
     scene.user = "eve";
     scene.waits("a", "A", READ);
-    scene.waits("b", "A", READ);
-    assert_eq!(scene.is_refused("a", "A", READ), LockError::TokenQueueFull(2));
+    assert_eq!(scene.is_refused("a b c", "A", READ), LockError::TokenQueueFull(3));
     scene.user = "default";
-    assert_eq!(scene.is_refused("a", "A", WRITE), LockError::TokenQueueFull(2), "as before");
+    assert_eq!(scene.is_refused("a", "A", WRITE), LockError::TokenQueueFull(3), "as before");
     scene.abandons(first);
     scene.waits("a", "A", WRITE);
-    assert_eq!(scene.cancels("b", "A"), 2);
-    scene.waits("b", "A", WRITE);
-    assert_eq!(scene.is_refused("b", "A", WRITE), LockError::TokenQueueFull(2));
+    scene.in_one_turn(|scene| {
+        assert_eq!(scene.cancels("b", "A"), 1);
+        scene.waits("a b", "A", WRITE);
+        assert_eq!(scene.is_refused("b", "A", WRITE), LockError::TokenQueueFull(3));
+    });
     assert_eq!(scene.manager.waitlist().callers_len(), 2);
+}
+
+#[test]
+fn one_user_cannot_take_all_places() {
+    let mut scene = Scene::new();
+    (scene.manager.bounds.places, scene.manager.bounds.places_of_user) = (5, 4);
+    scene.takes("a b", "H", WRITE);
+    scene.waits("a b c", "A", WRITE);
+    assert_eq!(scene.is_refused("a b", "B", WRITE), LockError::UserQueueFull(4), "for all tokens together");
+    scene.waits("a", "B", WRITE);
+    assert_eq!(scene.is_refused("a", "C", WRITE), LockError::UserQueueFull(4));
+    scene.user = "eve";
+    assert_eq!(scene.is_refused("a b", "E", WRITE), LockError::QueueFull(5));
+    scene.waits("a", "E", WRITE);
+    assert_eq!(scene.is_refused("b", "F", WRITE), LockError::QueueFull(5));
+    assert_eq!(scene.manager.waitlist().places(), 5);
 }
 
 #[test]
 fn a_request_on_a_channel_that_is_asked_again_is_not_counted_twice_and_goes_over_to_who_asks() {
     let mut scene = Scene::new();
-    (scene.manager.bounds.requests_of_token, scene.channel) = (1, Some(1));
+    (scene.manager.bounds.places_of_token, scene.channel) = (1, Some(1));
     scene.takes("a b", "H", WRITE);
     let waiting = scene.waits("a", "A", WRITE);
     assert_eq!(scene.waits("a", "A", WRITE), waiting);
@@ -74,22 +91,6 @@ fn a_request_on_a_channel_that_is_asked_again_is_not_counted_twice_and_goes_over
     scene.user = "default";
     scene.waits("b", "A", WRITE);
     assert_eq!(scene.is_refused("a", "A", WRITE), LockError::TokenQueueFull(1), "it is eve's by now");
-}
-
-#[test]
-fn a_cancelled_request_is_not_counted_while_it_still_stands_in_its_queue() {
-    let mut scene = Scene::new();
-    (scene.manager.bounds.requests_of_token, scene.manager.bounds.left_at_once) = (2, 0);
-    scene.takes("a b", "H", WRITE);
-    scene.waits("a", "A", WRITE);
-    scene.waits("b", "A", WRITE);
-    scene.in_one_turn(|scene| {
-        assert_eq!(scene.cancels("a", "A"), 1);
-        assert_eq!(scene.queue("a"), ["A"], "it leaves later");
-        scene.waits("a", "A", WRITE);
-        assert_eq!(scene.is_refused("b", "A", WRITE), LockError::TokenQueueFull(2));
-    });
-    assert_eq!(scene.news(), ["A timed out"]);
 }
 
 /// They stand behind somebody else, so that none of them comes to the front.
@@ -131,32 +132,23 @@ fn a_token_that_is_granted_another_lock_while_its_requests_are_looked_at() {
     assert_eq!((scene.queue("a"), scene.queue("c")), (vec!["B".into()], vec!["D".into()]));
 }
 
-/// A thousand requests that are cancelled leave in slices. None of them is granted, and those behind them are.
+/// As many as a token may have: the command ends them, and those behind them are granted.
 #[test]
-#[cfg_attr(miri, ignore = "a crowd takes hours there")]
-fn cancelled_requests_are_as_good_as_gone_at_once_and_leave_in_slices() {
-    const REQUESTS: usize = 1_000;
+fn all_cancelled_requests_leave_at_once() {
+    const REQUESTS: usize = PLACES_OF_TOKEN_MAX / 2;
     let mut scene = Scene::new();
     scene.takes("k", "H", WRITE);
     for number in 0..REQUESTS {
-        scene.waits(&format!("k {} {0}b", name(number)), "A", WRITE);
+        scene.waits(&format!("k {}", name(number)), "A", WRITE);
     }
     scene.waits("k", "B", WRITE);
     scene.in_one_turn(|scene| {
-        let before = scene.manager.waitlist().len();
         assert_eq!(scene.cancels("k", "A"), REQUESTS);
-        assert!(scene.manager.waitlist().len() + 200 > before, "the rest leaves later");
-        assert_eq!(scene.cancels("k", "A"), 0, "once");
+        assert_eq!(scene.queue("k"), ["B"]);
+        assert_eq!(scene.news(), vec!["A timed out"; REQUESTS]);
         scene.releases("k", "H");
-        let news = scene.news();
-        assert!(serves_in_slices(scene, 10) > 50);
-        let all = [news, scene.news()].concat();
-        assert_eq!(all.iter().filter(|news| *news == "A timed out").count(), REQUESTS);
-        assert_eq!(all.iter().filter(|news| *news == "B granted").count(), 1);
-        assert_eq!(all.len(), REQUESTS + 1);
     });
-    assert_eq!(scene.held("n0"), [""; 0]);
-    assert!(scene.manager.waitlist().is_empty());
+    assert_eq!(scene.news(), ["B granted"]);
 }
 
 /// `t1` waits at `n0` for `t0`, `t2` at `n1` for `t1`, and so on: `t0` closes the ring.
@@ -181,7 +173,7 @@ fn a_cycle_in_a_crowd_is_found_late() {
     });
     let news = scene.news();
     assert!(news.len() == 1 && news[0].starts_with("t0 Deadlock"), "{}", news.len());
-    assert!(news[0].ends_with("more: 2992 })"), "only the first steps are told: {}", news[0]);
+    assert!(news[0].contains("more: 2992,"), "only the first steps are told: {}", news[0]);
     assert_eq!(scene.queue(&name(LENGTH - 1)), [""; 0]);
 }
 
@@ -387,7 +379,7 @@ fn so_many_are_answered_in_a_turn_as_it_has_room_for() {
             assert!(scene.manager.has_work());
             scene.manager.serve_queues(&mut scene.store, &mut scene.clients, &mut Room(now, 2));
             assert_eq!(
-                (scene.manager.waitlist().len(), scene.manager.take_answers().len()),
+                (scene.manager.waitlist().len(), scene.manager.take_answers(usize::MAX).len()),
                 (left, answered)
             );
         }
@@ -413,6 +405,7 @@ fn holders_that_ended_at_moment_0() {
 fn an_owner_of_many_large_requests_is_searched_for_once() {
     let slices = |requests: usize| {
         let mut scene = Scene::new();
+        scene.manager.bounds.places_of_token = usize::MAX;
         scene.takes("k", "H", WRITE);
         let mut slices = 0;
         scene.in_one_turn(|scene| {
@@ -458,7 +451,7 @@ fn a_second_upgrader_is_refused_at_once_whatever_else_its_token_waits_for() {
     scene.takes("k", "A", READ);
     scene.takes("k", "B", READ);
     scene.waits("k", "A", UPGRADE);
-    for number in 0..REQUESTS_OF_TOKEN_MAX - 1 {
+    for number in 0..PLACES_OF_TOKEN_MAX - 1 {
         scene.takes(&name(number), &token(number), WRITE);
         scene.waits(&name(number), "B", WRITE);
     }
@@ -476,6 +469,7 @@ fn what_a_search_has_noted_is_forgotten_in_slices_also_when_all_are_sent_away() 
         drop(scene.manager.send_all_away(LockError::NotServed));
         scene.manager.end_waits(&mut whole_turn(scene.now()));
         assert!(scene.manager.waitlist().is_empty());
+        scene.news();
         let mut slices = 0;
         while scene.manager.is_sending_away() {
             let (now, mut looks) = (scene.now(), 0..1);

@@ -22,7 +22,7 @@ fn both_kinds_wait_in_one_queue_and_are_answered_where_they_asked() {
     let mut scene = mixed();
     for (token, to) in [("A", Some(1)), ("B", None), ("C", Some(2))] {
         scene.releases("a", token);
-        let answers = scene.manager.take_answers();
+        let answers = scene.manager.take_answers(usize::MAX);
         let [Answer { channel: on, result: WaitResult::Granted(_), .. }] = &answers[..] else {
             panic!("{answers:?}");
         };
@@ -41,7 +41,7 @@ fn asked_again_a_request_keeps_its_place_and_takes_what_is_new() {
     scene.releases("a", "A");
     let hold = scene.hold("a", "B").unwrap();
     assert_eq!(hold.deadline_ms - hold.since_ms(), 3 * TTL_MS);
-    let answers = scene.manager.take_answers();
+    let answers = scene.manager.take_answers(usize::MAX);
     assert_eq!(answers[0].channel, Some((channel(7).into(), b"B"[..].into())));
     // Its limit is the new one too, and may let it in.
     let mut scene = Scene::new();

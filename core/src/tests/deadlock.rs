@@ -321,7 +321,7 @@ pub(super) struct WaitsFor {
 impl WaitsFor {
     pub(super) fn new(server: &NaiveServer, now_ms: u64) -> Self {
         let mut edges = BTreeSet::new();
-        for request in server.waiting.iter().filter(|request| !request.is_cancelled) {
+        for request in &server.waiting {
             let own = &request.asked;
             for &name in &own.names {
                 for other in Self::of_request_at(server, request, name, now_ms) {

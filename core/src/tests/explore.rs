@@ -81,12 +81,7 @@ impl Exploration {
     }
 
     fn start(&self) -> SideBySide {
-        let mut both = SideBySide::new();
-        if self.world.turns == Turns::Any {
-            // What was cancelled stays in its queues for a while.
-            both.world.manager.bounds.left_at_once = 0;
-        }
-        both
+        SideBySide::new()
     }
 
     fn is_new(&self, fingerprint: u128) -> bool {

@@ -110,7 +110,7 @@ fn a_waiting_request_that_cannot_be_stored_fails_and_lets_on_those_behind_it() {
     let fine = waits(&[b"a"], b"C", 1);
     let later = Timestamp::new(1_010_000, 17);
     manager.serve_queues(&mut store, &mut TestClients::default(), &mut whole_turn(later));
-    let answers = manager.take_answers();
+    let answers = manager.take_answers(usize::MAX);
     let [(first, failed), (second, granted)] = [0, 1].map(|at| (&answers[at].request, &answers[at].result));
     assert_eq!((first, failed), (&too_long, &WaitResult::Failed(LockError::OutOfRange)));
     assert_eq!((second, granted), (&fine, &WaitResult::Granted(1_010_000)));
@@ -125,7 +125,7 @@ fn a_waiting_request_that_cannot_be_stored_fails_and_lets_on_those_behind_it() {
         &mut whole_turn(Timestamp::new(1_011_000, 18)),
     );
     assert_eq!(
-        manager.take_answers()[0].result,
+        manager.take_answers(usize::MAX)[0].result,
         WaitResult::Failed(LockError::OutOfRange),
         "no fence is left"
     );

@@ -41,10 +41,6 @@ impl LockManager {
             let has_had_its_turn = *request >= self.last_searched;
             note(b's', None, None, &[self.waitlist.rank(*request), u64::from(has_had_its_turn)]);
         }
-        for ((token, queue), last) in &self.granted_again {
-            let last = last.map_or(0, |last| 1 + self.waitlist.rank(last));
-            note(b'g', Some(token), queue.and_then(name_of), &[last]);
-        }
         for (queue, scan) in &self.holder_scans {
             assert!(scan.held_before == TokenId::default() && matches!(scan.hold_now, HoldersSeen::None));
             let is_last = self.last_holder_scan.is_some_and(|last| last >= *queue);

@@ -10,12 +10,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::deadlock::WaitsFor;
-use super::history::{Asked, NAMES, World, token_number, twin_of};
+use super::history::{Asked, NAMES, USERS, World, token_number, twin_of};
 use super::scene::channel;
 use crate::error::LockError;
 use crate::ids::{ConnectionId, RequestId};
-use crate::limits::{NUMBER_MAX, REQUESTS_OF_TOKEN_MAX};
+use crate::limits::NUMBER_MAX;
 use crate::lock::Holder;
+use crate::manager::Bounds;
 use crate::mode::{Mode, Want};
 use crate::request::{Answer, Extension, WaitPolicy, WaitResult};
 use crate::time::Timestamp;
@@ -68,8 +69,7 @@ impl Waiting {
         let (own, names) =
             (&self.asked, |asked: &Asked| asked.names.iter().copied().collect::<BTreeSet<usize>>());
         let are_on_channels = own.channel.is_some() && asked.channel.is_some();
-        let is_same = own.token == asked.token && own.want == asked.want && names(own) == names(asked);
-        is_same && are_on_channels && !self.is_cancelled
+        own.token == asked.token && own.want == asked.want && names(own) == names(asked) && are_on_channels
     }
 }
 
@@ -105,16 +105,15 @@ pub(super) struct NaiveServer {
     pub(super) deaf: BTreeSet<u32>,
     /// Tokens whose users have no permission.
     pub(super) denied: BTreeSet<usize>,
-    /// How many requests of one token a user may have waiting.
-    pub(super) requests_of_token: usize,
+    /// How many places in queues there may be.
+    pub(super) bounds: Bounds,
     /// Until when, on the monotonic clock, which token is revoked at which name, and whether it has lost a hold by that.
     revoked: BTreeMap<(usize, usize), (u64, bool)>,
 }
 
 impl NaiveServer {
     pub(super) fn new() -> Self {
-        let requests_of_token = REQUESTS_OF_TOKEN_MAX;
-        Self { names: vec![Name::default(); NAMES], requests_of_token, ..Self::default() }
+        Self { names: vec![Name::default(); NAMES], ..Self::default() }
     }
 
     fn first_at(&self, name: usize) -> Option<RequestId> {
@@ -203,12 +202,9 @@ impl NaiveServer {
             Look::Blocked | Look::Clear(None) if revoked_ms > 0 => {
                 Verdict::Error(LockError::Revoked(revoked_ms))
             }
-            Look::Blocked if asked.wait != WaitPolicy::NoWait => match self.requests_of_token {
-                most if self.waiting_of(asked) >= most && !self.is_renewed_by_its_user(asked) => {
-                    Verdict::Error(LockError::TokenQueueFull(most))
-                }
-                _ => Verdict::Waits,
-            },
+            Look::Blocked if asked.wait != WaitPolicy::NoWait => {
+                self.room_for(asked).map_or_else(Verdict::Error, |()| Verdict::Waits)
+            }
             Look::Blocked if now.monotonic_ms() < self.grace_until_ms => {
                 Verdict::Error(LockError::Grace(self.grace_until_ms - now.monotonic_ms()))
             }
@@ -217,17 +213,28 @@ impl NaiveServer {
         }
     }
 
-    /// How many requests the user who asks has waiting with this token.
-    fn waiting_of(&self, asked: &Asked) -> usize {
-        let waiting = self.waiting.iter().filter(|request| !request.is_cancelled);
-        waiting
-            .filter(|request| (request.asked.token, request.asked.user) == (asked.token, asked.user))
-            .count()
-    }
-
-    fn is_renewed_by_its_user(&self, asked: &Asked) -> bool {
+    /// Whether the request may take its places: those of all, of the user who asks, and of the user with this token are
+    /// counted. Who asks again for what waits already has them.
+    fn room_for(&self, asked: &Asked) -> Result<(), LockError> {
         let same = self.waiting.iter().find(|request| request.is_renewed_by(asked));
-        same.is_some_and(|same| same.asked.user == asked.user)
+        let is_theirs = |other: &Asked| other.user == asked.user;
+        if same.is_some_and(|same| is_theirs(&same.asked)) {
+            return Ok(());
+        }
+        let places = |counts: &dyn Fn(&Asked) -> bool| -> usize {
+            let counted = self.waiting.iter().map(|request| &request.asked).filter(|other| counts(other));
+            counted.chain([asked]).map(|request| request.names.len()).sum()
+        };
+        let Bounds { places: most, places_of_user, places_of_token } = self.bounds;
+        if places(&|other| is_theirs(other) && other.token == asked.token) > places_of_token {
+            Err(LockError::TokenQueueFull(places_of_token))
+        } else if same.is_none() && places(&|_| true) > most {
+            Err(LockError::QueueFull(most))
+        } else if places(&is_theirs) > places_of_user {
+            Err(LockError::UserQueueFull(places_of_user))
+        } else {
+            Ok(())
+        }
     }
 
     fn refresh(&mut self, now: Timestamp, asked: &Asked) -> Verdict {
@@ -442,9 +449,8 @@ impl NaiveServer {
     }
 
     pub(super) fn cancel(&mut self, name: usize, token: usize) -> usize {
-        let fits = |request: &&mut Waiting| {
-            request.asked.token == token && request.asked.names.contains(&name) && !request.is_cancelled
-        };
+        let fits =
+            |request: &&mut Waiting| request.asked.token == token && request.asked.names.contains(&name);
         let cancelled = self.waiting.iter_mut().filter(fits);
         cancelled.map(|request| request.is_cancelled = true).count()
     }
@@ -465,13 +471,13 @@ impl NaiveServer {
 
     /// Asserts that this answer to a waiting request is right now, and lets it be.
     pub(super) fn judge(&mut self, answer: &Answer, now: Timestamp) {
-        let Answer { request: id, channel: to, result } = answer;
+        let Answer { request: id, user, channel: to, result } = answer;
         let id = *id;
         let at = self.waiting.iter().position(|request| request.id == id).expect("it waits");
         let request = self.waiting[at].clone();
         let own =
             request.asked.channel.map(|number| (channel(number).into(), request.asked.tag.clone().into()));
-        assert_eq!(*to, own, "{request:?}");
+        assert_eq!((to, user.as_deref()), (&own, Some(USERS[request.asked.user].as_bytes())), "{request:?}");
         assert!(!self.may_leave(&request) || !matches!(result, WaitResult::Granted(_)), "{request:?}");
         let look = self.look(&request.asked, Some(id), now);
         let expected = match look {

@@ -15,7 +15,7 @@ use super::scene::{TestClients, bound, ms, one, request, several, whole_turn};
 use super::side_by_side::{SideBySide, Tally};
 use crate::error::LockError;
 use crate::ids::{HoldRef, RequestId};
-use crate::manager::LockManager;
+use crate::manager::{Bounds, LockManager};
 use crate::mode::{Mode, Want};
 use crate::request::{AcquireOutcome, Request, WaitPolicy};
 
@@ -57,9 +57,12 @@ fn play(seed: u64, telling: Telling, tally: &mut Tally, all_wait: bool) {
     }
     let mut both = SideBySide::new();
     both.tally = std::mem::take(tally);
-    both.model.requests_of_token = random.pick(&[2, 3, usize::MAX]);
-    both.world.manager.bounds.requests_of_token = both.model.requests_of_token;
-    both.world.manager.bounds.left_at_once = random.pick(&[0, 1, 256]);
+    both.model.bounds = Bounds {
+        places: random.pick(&[8, usize::MAX, usize::MAX]),
+        places_of_user: random.pick(&[6, usize::MAX, usize::MAX]),
+        places_of_token: random.pick(&[2, 4, usize::MAX]),
+    };
+    both.world.manager.bounds = both.model.bounds;
     // Whether turns are short, long, or interrupted.
     let percent_serving = if all_wait { 100 } else { random.pick(&[15, 40, 100]) };
     let percent_interrupted = if all_wait { 0 } else { random.pick(&[0, 30, 70]) };
@@ -191,7 +194,7 @@ fn a_crowd_leaves_no_memory_behind() {
             way(&mut manager, &mut store, &waiting);
             // By then each EPHEMERAL hold has been looked at: that of a large crowd that has ended is forgotten so.
             manager.serve_queues(&mut store, &mut TestClients::default(), &mut whole_turn(ms(90_000)));
-            manager.take_answers();
+            manager.take_answers(usize::MAX);
             store.delete(&id_of(0).into());
             store.records = Vec::new();
         });

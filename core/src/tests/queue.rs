@@ -124,7 +124,7 @@ fn one_token_that_waits_in_both_modes_gets_the_first_and_an_error() {
 #[test]
 fn a_full_queue_takes_nobody_and_recovers() {
     let mut scene = Scene::new();
-    scene.manager.bounds.waiters = 2;
+    scene.manager.bounds.places = 2;
     scene.takes("a", "A", WRITE);
     scene.takes("b", "A", WRITE);
     scene.waits("a", "B", WRITE);
@@ -184,7 +184,7 @@ fn the_queues_of_a_database_are_listed_by_the_longest_wait() {
     scene.waits("a", "B", WRITE);
     scene.waits("b c", "C", WRITE);
     let list = |scene: &Scene| -> Vec<String> {
-        let queues = scene.manager.waitlist().queues_by_longest_wait(0);
+        let queues = scene.manager.waitlist().queues_by_longest_wait(0, 0);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         queues
             .map(|queue| {
@@ -195,9 +195,35 @@ fn the_queues_of_a_database_are_listed_by_the_longest_wait() {
             .collect()
     };
     assert_eq!(list(&scene), ["b 2 1 5 A", "a 1 1 0 B", "c 1 1 0 C"]);
-    assert_eq!(scene.manager.waitlist().queues_by_longest_wait(1).count(), 0);
+    assert_eq!(scene.manager.waitlist().queues_by_longest_wait(1, 0).count(), 0);
     scene.abandons(first);
     assert_eq!(list(&scene), ["a 1 1 0 B", "b 1 1 0 C", "c 1 1 0 C"]);
+}
+
+/// Whatever leaves, comes, or is served meanwhile: who waits all the time is listed.
+#[test]
+fn a_list_of_queues_goes_on_from_any_of_them() {
+    let mut scene = Scene::new();
+    let names = "a b c d e f";
+    scene.takes(names, "H", WRITE);
+    let large = scene.waits("b c d e", "M", WRITE);
+    for name in names.split(' ') {
+        scene.waits(name, &format!("w{name}"), WRITE);
+    }
+    let list = |scene: &Scene, cursor: u64, most: usize| -> Vec<(String, u64)> {
+        let queues = scene.manager.waitlist().queues_by_longest_wait(0, cursor).take(most);
+        queues.map(|queue| (String::from_utf8_lossy(queue.lock.name).into(), queue.cursor)).collect()
+    };
+    let names_of = |listed: &[(String, u64)]| -> String { listed.iter().map(|(name, _)| &**name).collect() };
+    assert_eq!(names_of(&list(&scene, 0, 9)), "bcdeaf");
+    let first = list(&scene, 0, 2);
+    assert_eq!((names_of(&first), names_of(&list(&scene, first[1].1, 9))), ("bc".into(), "deaf".into()));
+    let by_one: Vec<_> = first.iter().chain(&list(&scene, first[1].1, 1)).cloned().collect();
+    assert_eq!(names_of(&list(&scene, by_one[2].1, 9)), "eaf");
+    // Each is known by its next request then, the first ones too.
+    scene.abandons(large);
+    assert_eq!(names_of(&list(&scene, first[1].1, 9)), "abcdef");
+    assert_eq!(list(&scene, u64::MAX, 9), []);
 }
 
 #[test]

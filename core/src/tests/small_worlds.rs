@@ -350,7 +350,7 @@ impl Deed {
             Self::Pass => world.pass(UNIT_MS * 1000),
             Self::Serve { looks } => _ = world.serve(*looks),
         }
-        world.manager.take_answers();
+        world.manager.take_answers(usize::MAX);
     }
 }
 

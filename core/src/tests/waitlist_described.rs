@@ -31,8 +31,7 @@ impl Waitlist {
                 }
             }
             for request in queue.iter() {
-                let facts = [self.rank(request), u64::from(self.cancelled.contains(&request))];
-                note(b'r', Some(&self.waiters[&request].token), name, &facts);
+                note(b'r', Some(&self.waiters[&request].token), name, &[self.rank(request)]);
             }
         }
     }

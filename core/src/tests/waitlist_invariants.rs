@@ -30,10 +30,7 @@ impl Waitlist {
             for request in &requests {
                 let waiter = &self.waiters[request];
                 let is_spanning = self.has_several(waiter.token_id()) || waiter.is_for_many();
-                assert_eq!(
-                    queue.spanning_of(waiter.token_id(), None).any(|own| own == *request),
-                    is_spanning
-                );
+                assert_eq!(queue.spanning_of(waiter.token_id()).any(|own| own == *request), is_spanning);
             }
         }
         let longest =
@@ -49,16 +46,13 @@ impl Waitlist {
         self.holders.check(self.queues.iter().map(|(id, queue)| (*id, &queue.noted_holders)));
         let changed = self.queues.values().filter(|queue| queue.is_changed_outside).count();
         assert_eq!(changed, self.changed_outside);
-        assert!(self.cancelled.iter().all(|request| self.waiters.contains_key(request)));
         let callers: BTreeSet<_> = self.waiters.values().map(|waiter| waiter.caller.clone()).collect();
         assert_eq!(callers, self.callers);
-        let mut by_user = BTreeMap::new();
-        for (request, waiter) in &self.waiters {
-            if self.has_several(waiter.token_id()) && !self.cancelled.contains(request) {
-                *by_user.entry((waiter.token_id(), waiter.caller.user.clone())).or_insert(0) += 1;
-            }
+        let mut places_of = BTreeMap::new();
+        for waiter in self.waiters.values() {
+            *places_of.entry(waiter.caller.user.clone()).or_insert(0) += waiter.queues.len();
         }
-        assert_eq!(by_user, self.by_user);
+        assert_eq!((places_of.values().sum::<usize>(), &places_of), (self.places, &self.places_of));
         let heard = |waiter: &Waiter| waiter.channel.is_some() && self.is_heard(waiter);
         let on_channels: BTreeSet<_> =
             self.waiters.iter().filter(|(_, waiter)| heard(waiter)).map(|(id, _)| *id).collect();

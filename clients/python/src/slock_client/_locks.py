@@ -68,8 +68,14 @@ class LocksBase:
         return info.info_of(key, await self._engine().query(Call(name, ("SLOCK.INFO", word(name), "FULL", "COUNT", 0))))
 
     async def _queues(self) -> list[info.Queue]:
-        replies = await self._engine().query(Call(None, ("SLOCK.QUEUES", "COUNT", 0)))
-        return info.queues_of(replies, self._settings.prefix)
+        found, cursor = dict[str, info.Queue](), 0
+        while True:
+            replies = await self._engine().query(Call(None, ("SLOCK.QUEUES", "COUNT", 0, "CURSOR", cursor)))
+            found.update((one.key, one) for _, page in replies for one in info.queues_of(page, self._settings.prefix))
+            # All nodes are asked from the least of their cursors on, so some may tell the same again.
+            cursor = min((int(after) for after, _ in replies if int(after)), default=0)
+            if not cursor:
+                return sorted(found.values(), key=lambda queue: -queue.longest_wait)
 
     def _begin_close(self) -> None:
         self._settings.phase.is_closing = True

@@ -335,12 +335,12 @@ class State:
             )
         )
 
-    def _queues(self) -> list[list[Any]]:
+    def _queues(self) -> list[Any]:
         at, longest = time.time(), dict[str, float]()
         for waiter in self._queue:
             for key in waiter.keys:
                 longest[key] = min(longest.get(key, at), waiter.since)
-        return [["key", key, "longest-wait-ms", _ms(at - since)] for key, since in longest.items()]
+        return ["0", [["key", key, "longest-wait-ms", _ms(at - since)] for key, since in longest.items()]]
 
 
 def _ms(duration: float) -> int:

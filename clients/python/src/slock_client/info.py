@@ -105,11 +105,10 @@ def info_of(key: str, reply: Any) -> LockInfo:
     return _read(LockInfo, said, key=key, holders=holders, queue=queue)
 
 
-def queues_of(replies: Iterable[Any], prefix: str) -> list[Queue]:
-    """Those whose names have the prefix, without it, the longest wait first."""
-    queues = [_read(Queue, _said(row)) for reply in replies for row in reply]
-    found = [replace(one, key=one.key[len(prefix) :]) for one in queues if one.key.startswith(prefix)]
-    return sorted(found, key=lambda queue: -queue.longest_wait)
+def queues_of(page: Iterable[Any], prefix: str) -> list[Queue]:
+    """Those whose names have the prefix, without it."""
+    queues = [_read(Queue, _said(row)) for row in page]
+    return [replace(one, key=one.key[len(prefix) :]) for one in queues if one.key.startswith(prefix)]
 
 
 async def holders_of(

@@ -81,10 +81,17 @@ public record Info(Mode mode, int readers, int waiters, long fence, Duration rem
             w.time("timeout-ms"), w.text("meta"), w.count("limit"), w.text("channel"))).toList());
   }
 
-  /** From the replies of all nodes: those whose key has the prefix, without it, the longest wait first. */
-  static List<Queue> queues(Object replies, String prefix) {
-    return ((List<?>) replies).stream().flatMap(one -> ((List<?>) one).stream()).map(Fields::of)
-        .filter(q -> q.text("key").startsWith(prefix))
+  /** Where a node goes on after this page of its queues; 0 after the last one. */
+  static long cursor(Object page) {
+    return Long.parseLong((String) ((List<?>) page).get(0));
+  }
+
+  /** From the pages of all nodes: those whose key has the prefix, without it, each once, the longest wait first. */
+  static List<Queue> queues(List<?> pages, String prefix) {
+    Map<String, Fields> found = new HashMap<>();
+    pages.stream().flatMap(page -> ((List<?>) ((List<?>) page).get(1)).stream()).map(Fields::of)
+        .forEach(queue -> found.put(queue.text("key"), queue));
+    return found.values().stream().filter(q -> q.text("key").startsWith(prefix))
         .map(q -> new Queue(q.text("key").substring(prefix.length()), q.count("waiters"), q.count("writers"),
             q.time("longest-wait-ms"), q.text("next"), q.mode(), q.count("readers"), q.time("held-ms")))
         .sorted(Comparator.comparing(Queue::longestWait).reversed()).toList();

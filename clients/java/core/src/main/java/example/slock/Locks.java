@@ -95,7 +95,15 @@ public final class Locks implements AutoCloseable {
 
   /** Tells which locks are waited for whose names begin with the prefix, on all nodes, the longest wait first. */
   public List<Info.Queue> queues() {
-    return Info.queues(Caller.join(on -> query("", List.of("SLOCK.QUEUES", "COUNT", 0L), on)), settings.prefix);
+    List<Object> pages = new ArrayList<>();
+    for (long cursor = 0; cursor >= 0;) {
+      List<Object> words = List.of("SLOCK.QUEUES", "COUNT", 0L, "CURSOR", cursor);
+      List<?> replies = (List<?>) Caller.join(on -> query("", words, on));
+      pages.addAll(replies);
+      // All nodes are asked from the least of their cursors on, so some may tell the same again.
+      cursor = replies.stream().mapToLong(Info::cursor).filter(next -> next > 0).min().orElse(-1);
+    }
+    return Info.queues(pages, settings.prefix);
   }
 
   private CompletableFuture<Object> query(String key, List<Object> words, Executor on) {

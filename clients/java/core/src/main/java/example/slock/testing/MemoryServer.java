@@ -459,6 +459,8 @@ public final class MemoryServer implements Transport {
   private Object queues() {
     Map<String, Long> longest = new TreeMap<>();
     queue.forEach(ask -> ask.keys.forEach(key -> longest.putIfAbsent(key, now() - ask.since)));
-    return longest.entrySet().stream().<Object>map(e -> List.of("key", e.getKey(), "longest-wait-ms", e.getValue())).toList();
+    List<Object> all = longest.entrySet().stream()
+        .<Object>map(e -> List.of("key", e.getKey(), "longest-wait-ms", e.getValue())).toList();
+    return List.of("0", all);
   }
 }
