@@ -110,7 +110,6 @@ format: deps ## Format Rust and Python
 	cargo fmt
 	.venv/bin/ruff check --select I --fix .
 	.venv/bin/ruff format .
-	.venv/bin/python scripts/synchronous.py
 
 clean: ## Remove what was built, .venv, and the data that make run left
 	cargo clean

@@ -4,7 +4,8 @@ Three cases, each with holds that are not renewed: one lock and unlock after the
 each; many tasks that hand one lock on, against a plain WAIT with a connection each. The agents of
 clients/conformance measure, in turns. A language whose agent cannot be built here is skipped.
 
-With --beside, the Go library is also measured beside that of another checkout, sample by sample in turns.
+With --beside, the libraries of Go, Rust, Node and Python are also measured beside those of another checkout,
+sample by sample in turns.
 """
 
 from __future__ import annotations
@@ -30,10 +31,15 @@ PAIRS_TASKS, HANDOFF_TASKS = 16, 64
 LONGEST_PAIR = 1.15
 # Pairs and hand-offs a second by the library, against those without it.
 LEAST_PAIRS, LEAST_HANDOFFS = 0.95, 1.0
-# The base libraries of Node send what many tasks ask at once together, in a few microseconds a command.
-# Beside that a library's own work shows. These limits only notice that it has grown.
-LEAST_OF_NODE = {"node-redis": (0.45, 0.5), "ioredis": (0.55, 0.6)}
+# The base libraries of Node send what many tasks ask at once together, in a few microseconds a command. In
+# Python a library's own functions cost as much as a command does. These limits notice that this has grown.
+LONGEST_OF = {"python-sync": 1.7, "python-asyncio": 2.2}
+LEAST_OF = {
+    **{"node-redis": (0.45, 0.5), "ioredis": (0.55, 0.6)},
+    **{"python-sync": (0.45, 0.4), "python-asyncio": (0.9, 0.4)},
+}
 SAMPLE_SECONDS = 300.0
+BESIDE = ("go", "rust", "node-redis", "ioredis", "python-asyncio", "python-sync")
 
 
 def single(report: Report, agent: Agent, samples: int, pairs: int) -> None:
@@ -44,7 +50,11 @@ def single(report: Report, agent: Agent, samples: int, pairs: int) -> None:
     print(f"{agent.name}: a lock and unlock, microseconds ({samples} samples of {pairs} pairs):")
     print(f"  by the library {spread(client)}; by its base library {spread(raw)}")
     ratios = [high / low for low, high in zip(raw, client, strict=True)]
-    report.limit(f"  library / base library {spread(ratios)}", statistics.median(ratios), LONGEST_PAIR)
+    report.limit(
+        f"  library / base library {spread(ratios)}",
+        statistics.median(ratios),
+        LONGEST_OF.get(agent.name, LONGEST_PAIR),
+    )
 
 
 def many(
@@ -81,8 +91,20 @@ def beside(agent: Agent, other: Agent, what: str, samples: int, field: str, **fi
     print(f"{what}: this library / the other {spread(ratios)}")
 
 
-def agent_of(checkout: Path, directory: str) -> Agent:
-    """The agent of the Go library in another checkout."""
+def agent_of(name: str, checkout: Path, directory: str) -> Agent:
+    """The agent of the library of Go, Rust, Node or Python in another checkout."""
+    if name == "rust":
+        subprocess.run(
+            ["cargo", "build", "--release", "--example", "conformance_agent"], cwd=checkout, check=True
+        )
+        return Agent(f"rust of {checkout}", [str(checkout / "target/release/examples/conformance_agent")], {})
+    if name.startswith("python"):
+        program = str(checkout / "clients/python/conformance_agent.py")
+        return Agent(f"{name} of {checkout}", [sys.executable, program], LANGUAGES[name].defaults)
+    if name != "go":
+        subprocess.run([checkout / "scripts/node-library"], check=True)
+        program = str(checkout / "clients/node/conformance_agent.mjs")
+        return Agent(f"{name} of {checkout}", ["node", program, name], {})
     package = "./internal/agent/goredis"
     if not (checkout / "clients/go" / package).exists():
         package = "./internal/agent"
@@ -107,7 +129,7 @@ def redislock(report: Report, port: int, ours: float, samples: int, rounds: int)
 
 
 def all_beside(agent: Agent, other: Agent, port: int, options: argparse.Namespace) -> None:
-    print(f"go beside {options.beside} (above 1 means that this one is faster):")
+    print(f"{agent.name} beside {options.beside} (above 1 means that this one is faster):")
     try:
         other.ask("open", locks="l", kind="single", nodes=[f"127.0.0.1:{port}"])
         samples = options.samples
@@ -132,7 +154,7 @@ def main() -> int:
     parser.add_argument("--handoffs", type=int, default=20, help="of each of the tasks that hand on")
     parser.add_argument("--cases", nargs="+", default=["single", "pairs", "handoffs"])
     parser.add_argument("--languages", nargs="+", default=list(LANGUAGES), choices=list(LANGUAGES))
-    parser.add_argument("--beside", type=Path, help="another checkout, whose Go library is measured too")
+    parser.add_argument("--beside", type=Path, help="another checkout, whose library is measured too")
     options = parser.parse_args()
 
     report = Report(options)
@@ -147,7 +169,7 @@ def main() -> int:
             try:
                 agent.ask("open", locks="l", kind="single", nodes=[f"127.0.0.1:{server.port}"])
                 samples, rounds = options.samples, options.rounds
-                least_pairs, least_handoffs = LEAST_OF_NODE.get(name, (LEAST_PAIRS, LEAST_HANDOFFS))
+                least_pairs, least_handoffs = LEAST_OF.get(name, (LEAST_PAIRS, LEAST_HANDOFFS))
                 if "single" in options.cases:
                     single(report, agent, samples, options.pairs)
                 if "pairs" in options.cases:
@@ -156,9 +178,9 @@ def main() -> int:
                         redislock(report, server.port, pairs, samples, rounds)
                 if "handoffs" in options.cases:
                     many(report, agent, "handoffs", HANDOFF_TASKS, samples, options.handoffs, least_handoffs)
-                if name == "go" and options.beside:
+                if name in BESIDE and options.beside:
                     with tempfile.TemporaryDirectory() as directory:
-                        all_beside(agent, agent_of(options.beside, directory), server.port, options)
+                        all_beside(agent, agent_of(name, options.beside, directory), server.port, options)
                 agent.ask("close", locks="l")
             finally:
                 agent.stop()

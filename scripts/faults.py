@@ -61,6 +61,7 @@ MAVEN = (
     "mvn -B -f clients/java -pl core,lettuce,jedis,agent -Dmaven.javadoc.skip -Dmaven.source.skip"
     " -Dsurefire.failIfNoSpecifiedTests=false package"
 )
+NODE = 'node --test --test-reporter=spec --test-name-pattern="$1" clients/node/test/*.test.mjs'
 # For each kind of test what builds it, and what runs it with the words that the fault gives.
 RUNNERS = {
     "core": ("cargo test --package slock-core --lib --no-run", "cargo test --package slock-core --lib --"),
@@ -78,6 +79,7 @@ RUNNERS = {
     "rust": (f"{MODULE} && {RUST} --no-run", f"{RUST} --"),
     "go": (f"{MODULE} && {GO} -run ^$ .", f"{GO} . -run"),
     "java": (f"{MODULE} && {MAVEN} -DskipTests", f"{MAVEN} -D"),
+    "node": (f"{MODULE} && scripts/node-library", f"named() {{ {NODE}; }}; named"),
 }
 # What the exploration says of a fault, or the judge.
 HISTORY = re.compile(
@@ -86,7 +88,10 @@ HISTORY = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 # What each of them says when at least one test ran.
-RAN = re.compile(r"^running [1-9]|\b[1-9]\d* (passed|failed|error)|^=== RUN|Tests run: [1-9]", re.MULTILINE)
+RAN = re.compile(
+    r"^running [1-9]|\b[1-9]\d* (passed|failed|error)|^=== RUN|^\S (pass|fail) [1-9]|Tests run: [1-9]",
+    re.MULTILINE,
+)
 
 
 class Problem(Exception):

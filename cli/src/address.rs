@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use slock_client::redis::cluster::ClusterClient;
 use slock_client::redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use slock_client::redis::{
-    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates, TlsMode,
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
+    TlsCertificates, TlsMode,
 };
 use slock_client::{Server, redis};
 
@@ -89,7 +91,14 @@ impl Place {
         let failure = |error| Failure::usage(explain(&error, &self.shown));
         match &self.kind {
             Kind::Single => Ok(Client::open(self.server.clone()).map_err(failure)?.into()),
-            Kind::Cluster => Server::cluster(self.first.clone()).map_err(failure),
+            Kind::Cluster => {
+                let mut builder =
+                    ClusterClient::builder(self.first.clone()).use_protocol(ProtocolVersion::RESP3);
+                if let Some(certificates) = &self.certificates {
+                    builder = builder.certs(certificates.clone());
+                }
+                Ok(builder.build().map_err(failure)?.into())
+            }
             Kind::Sentinel(name) => {
                 let sentinels = self.first.iter().map(|info| info.addr().clone());
                 let mut builder = SentinelClientBuilder::new(sentinels, name, SentinelServerType::Master)

@@ -31,10 +31,11 @@ impl Failure {
     /// What the library says of these servers.
     pub fn of(error: &Error, place: &str) -> Self {
         match error {
-            Error::TimedOut { source: Some(source), .. } => Self::of(source, place),
-            Error::Redis(error) => Self::new(UNAVAILABLE, explain(error, place)),
-            Error::InvalidArgument(text) => Self::usage(text),
-            Error::QueueFull(_) => Self::new(NOT_OBTAINED, error.to_string()),
+            Error::NoAnswer { last: Some(error), .. } | Error::Redis(error) => {
+                Self::new(UNAVAILABLE, explain(error, place))
+            }
+            Error::Invalid(text) => Self::usage(text),
+            Error::QueueFull { .. } => Self::new(NOT_OBTAINED, error.to_string()),
             error => Self::new(UNAVAILABLE, error.to_string()),
         }
     }

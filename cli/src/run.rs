@@ -1,9 +1,10 @@
 //! `slock run`: takes the lock, runs the command, and sees to it that the command ends with its lease.
 
 use std::convert::Infallible;
+use std::error::Error as _;
 use std::io::{self, IsTerminal};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use slock_client::{Error, Hold, Locks, Mode, Request};
 use tokio::time::{sleep, timeout};
@@ -37,7 +38,7 @@ pub async fn run(place: &Place, options: &Run) -> Result<u8, Failure> {
         signal = signals.next() => Ok(ended_by(signal)),
         hold = asked => match hold {
             Ok(Some(hold)) => under(hold, options, &mut signals).await,
-            Ok(None) | Err(Error::TimedOut { source: None, .. }) => Err(not_obtained(&locks, options).await),
+            Ok(None) | Err(Error::TimedOut { .. }) => Err(not_obtained(&locks, options).await),
             Err(error) => Err(Failure::of(&error, &place.shown)),
         },
         never = tell_of_the_wait(&locks, options, asks_once) => match never {},
@@ -205,8 +206,8 @@ async fn finish(hold: Hold, child: &Child) -> Result<u8, Failure> {
     let released = hold.release().await;
     ended.tell_group();
     match released {
-        Ok(true) => {}
-        Ok(false) => {
+        Ok(()) => {}
+        Err(Error::Lost { .. }) => {
             return Err(Failure::new(LOST, format!("{key} was lost before the command ended")));
         }
         Err(error) => table::say(&format!("{key} was not released, and ends by its ttl: {error}")),
@@ -230,10 +231,13 @@ async fn until_it_ends(hold: &Hold, margin: Duration) -> String {
 /// How long until only the margin is left; or why the command has to end.
 fn ends_within(hold: &Hold, margin: Duration) -> Result<Duration, String> {
     hold.check().map_err(|error| match error {
-        Error::Lost { source: Some(ref cause), .. } => format!("{error}: {cause}"),
+        error @ Error::Lost { .. } => match error.source() {
+            Some(cause) => format!("{error}: {cause}"),
+            None => error.to_string(),
+        },
         error => error.to_string(),
     })?;
-    let left = hold.valid_until().saturating_duration_since(Instant::now());
+    let left = hold.remaining();
     match left.checked_sub(margin) {
         Some(rest) if !rest.is_zero() => Ok(rest),
         _ => Err(format!(

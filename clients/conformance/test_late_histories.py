@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from driver import known
 from driver.agent import Agent, AgentError, Call
 from driver.languages import each_language, require
 from driver.late import LateProxy
@@ -74,7 +73,7 @@ def test_late_histories(name: str, server: Server, start_agent: Callable[[str], 
     wait_until(proxy.is_idle, CALL_SECONDS, "everything to be delivered")
     given = {token for history in histories for token in history.given}
     # A request that was doubled on its way is ended only if the library has a reason to: not after a refusal.
-    given |= proxy.doubled if name in known.FORMER else proxy.doubled - proxy.ended
+    given |= proxy.doubled - proxy.ended
     with contextlib.suppress(AssertionError):  # a few seconds, and more for a loaded machine
         wait_until(lambda: tokens_left(server) <= given, 20)
     left = tokens_left(server)

@@ -15,9 +15,6 @@ from harness.acl_lines import example_lines, given
 USER, PASSWORD = "library", "secret"
 HOUR = 3_600_000
 
-# What libraries need that have not moved to the contract of today.
-FORMER = {"slock.unlock", "slock.runlock"}
-
 # Sent where a connection has long been silent, a channel is of no more use, or an upgrade is cancelled.
 SELDOM = {"ping", "sunsubscribe", "slock.cancel"}
 
@@ -77,5 +74,5 @@ def test_a_library_can_do_everything_as_its_user(
     assert {entry["object"] for entry in log} <= OPTIONAL, "what was refused"
     used = world.call("main", "INFO", "commandstats")
     unused = {command for command in given(USER) if f"cmdstat_{command}:" not in used}
-    assert unused <= SELDOM | FORMER or not LANGUAGES[name].notifies
+    assert unused <= SELDOM or not LANGUAGES[name].notifies
     world.wait_until_nothing_is_left()

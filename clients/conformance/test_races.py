@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from driver import known
 from driver.agent import Agent, AgentError
 from driver.languages import each_language
 from driver.world import World
@@ -131,10 +130,7 @@ def test_many_cancelled_acquisitions_leave_nothing(
     assert world.call("main", "SLOCK.UNLOCK", "busy", "other") == 1
     # A library may keep what so many calls at once needed, but nothing for each that was cancelled.
     wait_until(lambda: agent.ask("tasks")["count"] <= tasks + AT_ONCE, 30, f"about {tasks} tasks to be left")
-    if name not in known.FORMER:  # some of those keep channels that they have just subscribed to
-        wait_until(
-            lambda: len(world.call("main", "PUBSUB", "SHARDCHANNELS")) <= 2, 30, "a channel for each key"
-        )
+    wait_until(lambda: len(world.call("main", "PUBSUB", "SHARDCHANNELS")) <= 2, 30, "a channel for each key")
     agent.ask("close", locks="l")
     world.wait_until_nothing_is_left()
     assert world.call("main", "PUBSUB", "SHARDCHANNELS") == []

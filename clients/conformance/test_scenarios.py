@@ -16,7 +16,7 @@ def _parameters() -> Iterator[object]:
     for name, language in LANGUAGES.items():
         own = [one for one in scenarios() if language.notifies or not one.notify]
         in_memory = [one.in_memory() for one in own if one.runs_in_memory()]
-        for scenario in own + (in_memory[:1] if name in known.FORMER else in_memory):
+        for scenario in own + in_memory:
             marks = known.marks(name, scenario.name)
             yield pytest.param(name, scenario, id=f"{name}: {scenario.name}", marks=marks)
 

@@ -124,7 +124,7 @@ type request struct {
 	ask    Call
 
 	waits    bool          // others had the lock, so it waits by a message from now on
-	ticket   *ticket       // by which it waits; nil: it has not waited
+	ticket   *ticket       // by which its last copy waits; nil: it has not waited
 	sent     time.Duration // before the last copy was sent that was answered null
 	queue    time.Duration // how long the server lets that copy wait
 	isLoose  bool          // a copy of it may be on its way to the server
@@ -138,9 +138,7 @@ func (s *server) request(
 	r := request{acquisition: newAcquisition(ctx, s.closing, s.settings, wanted, try), server: s, owner: o, ask: ask}
 	r.send, r.failed = r.attempt, r.unsuccessful
 	got, err = r.run()
-	if r.ticket != nil {
-		s.listener.forget(r.ticket)
-	}
+	s.listener.forget(r.ticket)
 	if known, ok := err.(*Error); ok {
 		known.Keys = o.names
 	}
@@ -212,7 +210,8 @@ func (a *request) attempt() (grant, error) {
 // new, the confirmation of the server is waited for, but not for long.
 func (a *request) channel() string {
 	name, isNew := a.server.listener.channel(a.owner.keys[0], a.waits)
-	if name != "" && a.ticket == nil {
+	if name != "" {
+		a.server.listener.forget(a.ticket)
 		a.ticket = a.server.listener.ticket(a.owner.keys[0])
 	}
 	if isNew {

@@ -162,12 +162,13 @@ func TestTLS(t *testing.T) {
 	use(t, w)
 }
 
+// go-redis says what is wrong with a connection after it has tried several.
 func TestCertificateThatIsRefused(t *testing.T) {
 	w := newWorld(t, redis.Options{})
 	address, _ := startTLS(t, w)
 	rdb := redis.NewClient(&redis.Options{Addr: address, TLSConfig: &tls.Config{}})
 	defer rdb.Close()
-	locks := slock.New(rdb, slock.RetryFor(300*time.Millisecond))
+	locks := slock.New(rdb, slock.RetryFor(2*time.Second))
 	defer locks.Close()
 	_, err := locks.Write("job").Lock(t.Context())
 	is(t, err, []error{slock.ErrNoAnswer}, "unknown authority")

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// This file has the channels by which requests wait: one for a server, one for each slot in a cluster. Each acquisition
-// has a ticket with a secret tag, so that its messages reach it and nobody else can send one.
+// This file has the channels by which requests wait: one for a server, one for each slot in a cluster. Each copy of a
+// request has a ticket with a secret tag, so that its message reaches it and nobody else can send one. A message that is
+// late may tell of a hold that ended before the next copy was sent: its ticket is gone.
 
 // channelTrial is how long a channel may have no subscription on a server that replies. Then requests poll for a while.
 const channelTrial = 3 * time.Second
@@ -31,7 +32,7 @@ type channel struct {
 	since time.Time // without a subscription; zero: it had one
 }
 
-// ticket receives the messages of one acquisition.
+// ticket receives the messages for one copy of a request.
 type ticket struct {
 	tag   string
 	slot  uint16
@@ -126,6 +127,9 @@ func (l *listener) ticket(key string) *ticket {
 }
 
 func (l *listener) forget(t *ticket) {
+	if t == nil {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.tickets, t.tag)

@@ -1,20 +1,22 @@
 """The agent of the conformance scenarios: it calls the library and does nothing else.
 
-The protocol is in clients/conformance/README.md. The field `api` of `open` and `open_quorum` is `asyncio`,
-which is the default, or `sync`. Operations of the synchronous library run in a thread each.
+The protocol is in clients/conformance/README.md. The field `api` of `open` and `open_quorum` is `asyncio`, which is the
+default, or `sync`. Operations of the synchronous library run in a thread each. An operation is written once for both
+halves: `settled` takes what a function or a coroutine gives.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
+import inspect
 import json
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,11 @@ import redis.sentinel
 import slock_client
 import slock_client.asyncio
 from slock_client import polling
+from slock_client.testing import MemoryServer
 
 # The name of the tasks and threads of operations, which are not counted.
 OPERATION = "operation"
-# As long as a token of the library.
-RAW_TOKEN = "raw:000000000000000000"
+META = "host=example pid=12345"
 
 
 class Cancelled(BaseException):
@@ -52,57 +54,48 @@ def _start_alone(thread: threading.Thread) -> None:
 threading.Thread.start = _start_alone  # type: ignore[method-assign]
 
 
+async def settled(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
 class Events:
-    """What the hooks have told."""
+    """What the hooks have reported."""
 
     def __init__(self) -> None:
         self._events: list[dict[str, Any]] = []
-        self._changing = threading.Lock()
         self.hooks = slock_client.Hooks(
-            waited=self._waited,
-            held=self._held,
-            lost=self._lost,
-            renewal_failed=lambda label, error: self._failed("renewal", label, error),
-            release_failed=lambda label, error: self._failed("release", label, error),
+            waited=lambda label, _, outcome: self._add(event="waited", label=label, outcome=outcome),
+            held=lambda label, _: self._add(event="held", label=label),
+            lost=lambda label, error: self._add(event="lost", label=label, keys=list(error.keys), reason=error.reason),
+            renewal_failed=lambda label, error: self._add(event="renewal failed", label=label, error=str(error)),
+            release_failed=lambda label, error: self._add(event="release failed", label=label, error=str(error)),
         )
 
     def take(self) -> list[dict[str, Any]]:
-        with self._changing:
-            events, self._events = self._events, []
-            return events
-
-    def _waited(self, label: str, duration: timedelta, outcome: str) -> None:
-        self._add(event="waited", label=label, ms=to_ms(duration), outcome=outcome.removesuffix("Error"))
-
-    def _held(self, label: str, duration: timedelta) -> None:
-        self._add(event="held", label=label, ms=to_ms(duration))
-
-    def _lost(self, label: str, reason: str) -> None:
-        self._add(event="lost", label=label, reason=reason)
-
-    def _failed(self, what: str, label: str, error: BaseException) -> None:
-        self._add(event=f"{what} failed", label=label, error=str(error))
+        events, self._events = self._events, []
+        return events
 
     def _add(self, **event: Any) -> None:
-        with self._changing:
-            self._events.append(event)
+        self._events.append(event)
+
+
+class PasswordFile(redis.CredentialProvider):
+    """Reads the password at each login."""
+
+    def __init__(self, user: str, file: str) -> None:
+        self._user, self._file = user, Path(file)
+
+    def get_credentials(self) -> tuple[str, str]:
+        return self._user, self._file.read_text().strip()
 
 
 class Opened:
     """A `Locks` or a `Quorum`, with what belongs to it."""
 
-    def __init__(self, api: str, locks: Any, events: Events, clients: list[Any]) -> None:
-        self.api, self.locks, self.events, self.clients = api, locks, events, clients
-        self.plain: Any = None  # the same `Locks` without hooks, once a cost has been measured
-
-
-def to_ms(duration: timedelta) -> int:
-    return round(duration / timedelta(milliseconds=1))
-
-
-def ms(fields: dict[str, Any], name: str) -> timedelta | None:
-    value = fields.get(name)
-    return None if value is None else timedelta(milliseconds=value)
+    def __init__(self, fields: dict[str, Any], locks: Any, events: Events, clients: list[Any]) -> None:
+        self.fields, self.locks, self.events, self.clients = fields, locks, events, clients
+        self.is_async = fields.get("api", "asyncio") == "asyncio"
+        self.half: Any = slock_client.asyncio if self.is_async else slock_client
 
 
 def given(**options: Any) -> dict[str, Any]:
@@ -110,101 +103,63 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def strategy(fields: dict[str, Any]) -> polling.Strategy:
-    poll = fields.get("poll") or {"kind": "exponential"}
+def s(fields: dict[str, Any], name: str) -> float | None:
+    value = fields.get(name)
+    return None if value is None else value / 1000
+
+
+def strategy(poll: dict[str, Any]) -> polling.Strategy:
     made: polling.Strategy
     if poll["kind"] == "none":
         made = polling.Once()
     elif poll["kind"] == "constant":
-        made = polling.Constant(ms(poll, "pause_ms") or timedelta(milliseconds=50))
+        made = polling.Constant(s(poll, "pause_ms") or 0)
     else:
-        first = ms(poll, "pause_ms") or timedelta(milliseconds=10)
-        made = polling.Exponential(first, ms(poll, "most_ms") or timedelta(seconds=1))
+        made = polling.Exponential(s(poll, "pause_ms") or 0.01, s(poll, "most_ms") or 0.1)
     return made if poll.get("limit") is None else made.limit(poll["limit"])
 
 
-def client_of(fields: dict[str, Any], api: str) -> Any:
+def client_of(fields: dict[str, Any], **options: Any) -> Any:
+    """The program's client."""
+    is_async = fields.get("api", "asyncio") == "asyncio"
+    package = redis.asyncio if is_async else redis
     addresses = [(host, int(port)) for host, _, port in (node.rpartition(":") for node in fields["nodes"])]
-    login = given(username=fields.get("user"), password=fields.get("password"))
-    asynchronous = api == "asyncio"
+    options |= given(username=fields.get("user"), password=fields.get("password"))
+    if "password_file" in fields:
+        options = {"credential_provider": PasswordFile(fields["user"], fields["password_file"])}
+    if "read_timeout_ms" in fields:
+        options["socket_timeout"] = s(fields, "read_timeout_ms") or None
     kind = fields.get("kind", "single")
     if kind == "cluster":
-        if asynchronous:
-            nodes = [redis.asyncio.cluster.ClusterNode(*address) for address in addresses]
-            return redis.asyncio.RedisCluster(startup_nodes=nodes, **login)
-        return redis.RedisCluster(
-            startup_nodes=[redis.cluster.ClusterNode(*address) for address in addresses], **login
-        )
+        nodes = [package.cluster.ClusterNode(*address) for address in addresses]
+        return package.RedisCluster(startup_nodes=nodes, **options)
+    options.setdefault("max_connections", fields.get("pool_size", 2))
     if kind == "sentinel":
-        package = redis.asyncio.sentinel if asynchronous else redis.sentinel
-        return package.Sentinel(addresses).master_for(fields["service"], **login)
-    host, port = addresses[0]
-    return (redis.asyncio if asynchronous else redis).Redis(host=host, port=port, **login)
-
-
-def open_locks(fields: dict[str, Any]) -> Opened:
-    api, events = fields.get("api", "asyncio"), Events()
-    client = client_of(fields, api)
-    waiting = fields.get("waiting")
-    options = given(
-        waiting=strategy(fields) if waiting == "poll" else waiting,
-        retry_for=ms(fields, "retry_for_ms"),
-        retry_wait_for=ms(fields, "retry_wait_for_ms"),
-        hooks=events.hooks,
-    )
-    kind = slock_client.asyncio.Locks if api == "asyncio" else slock_client.Locks
-    return Opened(api, kind(client, **options), events, [client])
-
-
-def open_quorum(fields: dict[str, Any]) -> Opened:
-    api, events = fields.get("api", "asyncio"), Events()
-    clients = [client_of({"nodes": [node]}, api) for node in fields["nodes"]]
-    options = given(
-        node_timeout=ms(fields, "node_timeout_ms"),
-        drift_factor=fields.get("drift_factor"),
-        fail_fast=fields.get("fail_fast"),
-        poll=strategy(fields) if fields.get("poll") else None,
-        hooks=events.hooks,
-    )
-    kind = slock_client.asyncio.Quorum if api == "asyncio" else slock_client.Quorum
-    return Opened(api, kind(clients, **options), events, clients)
+        return package.sentinel.Sentinel(addresses).master_for(fields["service"], **options)
+    return package.Redis(host=addresses[0][0], port=addresses[0][1], **options)
 
 
 def request(opened: Opened, fields: dict[str, Any]) -> Any:
-    mode = fields.get("mode", "write")
     options = given(
-        ttl=ms(fields, "ttl_ms"),
-        wait=ms(fields, "wait_ms"),
+        ttl=s(fields, "ttl_ms"),
+        wait=s(fields, "wait_ms"),
         limit=fields.get("limit"),
         metadata=fields.get("metadata"),
         renew=fields.get("renew"),
-        longest_lease=ms(fields, "longest_lease_ms"),
+        max_hold=s(fields, "max_hold_ms"),
+        at_least=s(fields, "at_least_ms"),
         token=fields.get("token"),
         min_replicas=fields.get("min_replicas"),
-        replica_timeout=ms(fields, "replica_timeout_ms"),
+        replica_timeout=s(fields, "replica_timeout_ms"),
         label=fields.get("label"),
     )
-    return getattr(opened.locks, mode)(*fields["keys"], **options)
+    keys = fields["keys"] if "keys" in fields else [fields["key"]]
+    return getattr(opened.locks, fields.get("mode", "write"))(*keys, **options)
 
 
 def granted(hold: Any) -> dict[str, Any]:
-    answer = {"token": hold.token, "valid_ms": int(hold.time_left / timedelta(milliseconds=1))}
-    if hasattr(hold, "fences"):
-        answer["fences"] = hold.fences
-    else:
-        answer["fence"] = hold.fence
-    return answer
-
-
-def state(hold: Any) -> dict[str, Any]:
-    return {
-        **granted(hold),
-        "mode": hold.mode,
-        "keys": list(hold.keys),
-        "metadata": hold.metadata,
-        "lost": hold.lost,
-        "reason": hold.reason,
-    }
+    answer = {"token": hold.token, "fence": hold.fence, "remaining_ms": int(hold.remaining * 1000)}
+    return answer if hold.fence else {**answer, "fences": hold.fences}
 
 
 def error_of(problem: BaseException) -> dict[str, Any]:
@@ -224,103 +179,189 @@ def answer_of(outcome: Any) -> dict[str, Any]:
     return {"ok": outcome if isinstance(outcome, dict) else granted(outcome)}
 
 
-class AsyncioOperations:
-    """The operations with the asyncio library."""
+def as_json(reply: Any) -> Any:
+    if isinstance(reply, bytes):
+        return reply.decode(errors="replace")
+    if isinstance(reply, (list, tuple)):
+        return [as_json(one) for one in reply]
+    return reply
+
+
+class Operations:
+    """The operations, with either half. In the synchronous one nothing suspends."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
+    # --- of locks
+
     async def acquire(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        hold = await request(opened, fields).acquire()
-        self._agent.holds[fields["hold"]] = (opened.api, hold)
-        return hold
+        return self._keep(opened, fields, await settled(request(opened, fields).acquire()))
 
     async def try_acquire(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        hold = await request(opened, fields).try_acquire()
-        if hold is None:
-            return {"refused": True}
-        self._agent.holds[fields["hold"]] = (opened.api, hold)
-        return hold
+        hold = await settled(request(opened, fields).try_acquire())
+        return {"refused": True} if hold is None else self._keep(opened, fields, hold)
 
     async def adopt(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        options = given(ttl=ms(fields, "ttl_ms"), renew=fields.get("renew"))
-        hold = await opened.locks.adopt(
-            fields["keys"], fields["token"], fields.get("mode", "write"), **options
-        )
-        self._agent.holds[fields["hold"]] = (opened.api, hold)
+        options = given(ttl=s(fields, "ttl_ms"), renew=fields.get("renew"))
+        adopted = opened.locks.adopt(fields["keys"], fields["token"], fields.get("mode", "write"), **options)
+        return self._keep(opened, fields, await settled(adopted))
+
+    def _keep(self, opened: Opened, fields: dict[str, Any], hold: Any) -> Any:
+        self._agent.holds[fields["hold"]] = (opened, hold)
         return hold
 
     async def release_token(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        return {"released": await opened.locks.release(fields["keys"], fields["token"])}
+        return {"released": await settled(opened.locks.release(fields["keys"], fields["token"]))}
 
     async def info(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        return told(await opened.locks.info(fields["key"]))
+        info = await settled(opened.locks.info(fields["key"]))
+        return {
+            **{"key": info.key, "mode": info.mode, "readers": info.readers, "waiters": info.waiters},
+            **{"holders": len(info.holders), "queue": len(info.queue)},
+            "tokens": [holder.token for holder in info.holders],
+        }
 
     async def queues(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        return {"names": [one.key.decode() for one in await opened.locks.queues()]}
+        return {"names": [one.key for one in await settled(opened.locks.queues())]}
+
+    async def block(self, opened: Opened, fields: dict[str, Any]) -> Any:
+        if opened.is_async:
+            async with request(opened, fields):
+                await asyncio.sleep(fields["work_ms"] / 1000)
+            return {}
+        with request(opened, fields) as hold:
+            end = time.monotonic() + fields["work_ms"] / 1000
+            while time.monotonic() < end:
+                hold.check()
+                time.sleep(min(0.01, max(0.0, end - time.monotonic())))
+        return {}
+
+    async def raw(self, opened: Opened, fields: dict[str, Any]) -> Any:
+        try:
+            [client] = opened.clients
+            if isinstance(client, MemoryServer):
+                reply = client.execute(*fields["command"])
+            else:
+                reply = await settled(client.execute_command(*fields["command"]))
+        except Exception as error:
+            reply = str(error)
+        return {"reply": as_json(reply)}
+
+    async def fill_pool(self, opened: Opened, fields: dict[str, Any]) -> Any:
+        [client] = opened.clients
+        size, key, seconds = opened.fields.get("pool_size", 2), f"occupied:{fields['locks']}", fields["ms"] / 1000
+        arguments = client.connection_pool.connection_kwargs
+        watcher = redis.Redis(host=arguments["host"], port=arguments["port"])
+        before = watcher.info("clients")["blocked_clients"]
+        for _ in range(size):
+            if opened.is_async:
+                self._agent.tasks.add(asyncio.ensure_future(client.blpop(key, seconds)))
+            else:
+                threading.Thread(target=client.blpop, args=(key, seconds), name=OPERATION, daemon=True).start()
+        while watcher.info("clients")["blocked_clients"] < before + size:
+            await (asyncio.sleep(0.001) if opened.is_async else settled(time.sleep(0.001)))
+        watcher.close()
+        return {}
+
+    async def close(self, opened: Opened, fields: dict[str, Any]) -> Any:
+        await settled(opened.locks.close(release=bool(fields.get("release"))))
+        return {}
+
+    # --- of a hold
 
     async def release(self, hold: Any, fields: dict[str, Any]) -> Any:
-        return {"released": await hold.release()}
+        await settled(hold.release())
+        return {}
 
     async def extend(self, hold: Any, fields: dict[str, Any]) -> Any:
-        await hold.extend(*given(ttl=ms(fields, "ttl_ms")).values())
-        return {"valid_ms": granted(hold)["valid_ms"]}
+        await settled(hold.extend(fields["ttl_ms"] / 1000))
+        return {"remaining_ms": granted(hold)["remaining_ms"]}
 
     async def upgrade(self, hold: Any, fields: dict[str, Any]) -> Any:
-        await hold.upgrade(**given(wait=ms(fields, "wait_ms")))
+        await settled(hold.upgrade(**given(wait=s(fields, "wait_ms"))))
         return {"fence": hold.fence, "mode": hold.mode}
 
     async def downgrade(self, hold: Any, fields: dict[str, Any]) -> Any:
-        await hold.downgrade()
+        await settled(hold.downgrade())
         return {"fence": hold.fence, "mode": hold.mode}
 
     async def await_lost(self, hold: Any, fields: dict[str, Any]) -> Any:
-        assert await hold.wait_lost()
+        assert await settled(hold.wait_lost())
         return {"reason": hold.reason}
 
-    async def block(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        async with request(opened, fields) as hold:
-            if "hold" in fields:
-                self._agent.holds[fields["hold"]] = (opened.api, hold)
-            await asyncio.sleep(fields["work_ms"] / 1000)
-        return {}
+    # --- many at once
 
     async def work(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        [client] = opened.clients
-        counter, most = fields["counter"], 0
+        counter, seen = fields["counter"], [1]
+        client = client_of(opened.fields, max_connections=None)
 
-        async def task() -> None:
-            nonlocal most
+        async def step() -> None:
+            if fields.get("limit") is None:
+                number = int(await settled(client.get(counter)) or 0) + 1
+                await settled(client.set(counter, number))
+            else:
+                seen.append(await settled(client.incr(counter)))
+                await settled(client.decr(counter))
+
+        async def task(_: int) -> None:
             for _ in range(fields["additions"]):
-                async with request(opened, {**fields, "keys": [fields["key"]]}):
-                    if fields.get("limit") is None:
-                        await client.set(counter, int(await client.get(counter) or 0) + 1)
-                    else:
-                        most = max(most, await client.incr(counter))
-                        await client.decr(counter)
+                if opened.is_async:
+                    async with request(opened, fields):
+                        await step()
+                else:
+                    with request(opened, fields):
+                        await step()
 
-        await asyncio.gather(*(task() for _ in range(fields["tasks"])))
-        return {"done": fields["tasks"] * fields["additions"], "most": most or 1}
+        await self._at_once(opened, fields["tasks"], task)
+        await settled(getattr(client, "aclose", client.close)())
+        return {"done": fields["tasks"] * fields["additions"], "most": max(seen)}
 
     async def wait_many(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        async def task() -> None:
-            hold = await request(opened, {**fields, "keys": [fields["key"]]}).acquire()
-            await hold.release()
+        async def task(_: int) -> None:
+            hold = await settled(request(opened, fields).acquire())
+            await settled(hold.release())
 
-        await asyncio.gather(*(task() for _ in range(fields["tasks"])))
+        await self._at_once(opened, fields["tasks"], task)
         return {"done": fields["tasks"]}
 
+    async def _at_once(self, opened: Opened, count: int, task: Callable[[int], Any]) -> None:
+        if opened.is_async:
+            await asyncio.gather(*(task(number) for number in range(count)))
+            return
+        problems: list[BaseException] = []
+
+        def guarded(number: int) -> None:
+            try:
+                complete(task(number))
+            except BaseException as problem:
+                problems.append(problem)
+
+        threads = [
+            threading.Thread(target=guarded, args=(number,), name=OPERATION, daemon=True) for number in range(count)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if problems:
+            raise problems[0]
+
+    # --- measurements: the library beside the same commands by redis-py, with clients of their own and without hooks
+
     async def cost(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        [client] = opened.clients
-        asked = plain(opened).write("cost", renew=False)
+        client = client_of(opened.fields)
+        locks = opened.half.Locks(client)
+        asked = locks.write("cost", renew=False)
 
         async def library() -> None:
-            hold = await asked.acquire()
-            await hold.release()
+            hold = await settled(asked.acquire())
+            await settled(hold.release())
 
         async def raw() -> None:
-            fence = await client.execute_command("SLOCK.LOCK", "cost", RAW_TOKEN, 10000)
-            await client.execute_command("SLOCK.UNLOCK", "cost", RAW_TOKEN, "FENCE", fence)
+            token = raw_token()
+            await settled(client.execute_command("SLOCK.LOCK", "cost", token, 10000, "META", META))
+            await settled(client.execute_command("SLOCK.MUNLOCK", 1, "cost", token, "REFUSE", 120000))
 
         times: dict[Any, list[float]] = {library: [], raw: []}
         for turn in range(max(2, fields["rounds"] // 50)):
@@ -329,273 +370,58 @@ class AsyncioOperations:
                 work = (library, raw)[turn % 2]
                 await work()
                 times[work].append(time.perf_counter() - began)
-        return costs(times[library], times[raw])
+        await settled(locks.close())
+        return {"client_us": statistics.median(times[library]) * 1e6, "raw_us": statistics.median(times[raw]) * 1e6}
 
     async def pairs(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        [client] = opened.clients
-        tasks, rounds = fields["tasks"], fields["rounds"]
-        locks = plain(opened)
-
-        async def library(number: int) -> None:
-            asked = locks.write(f"pairs:{number}", renew=False)
-            for _ in range(rounds):
-                await (await asked.acquire()).release()
-
-        async def raw(number: int) -> None:
-            key = f"pairs:{number}"
-            for _ in range(rounds):
-                fence = await client.execute_command("SLOCK.LOCK", key, RAW_TOKEN, 10000)
-                await client.execute_command("SLOCK.UNLOCK", key, RAW_TOKEN, "FENCE", fence)
-
-        return await self._side_by_side(tasks, library, raw)
+        return await self._compare(opened, fields, lambda number: f"pairs:{number}")
 
     async def handoffs(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        [client] = opened.clients
-        key, tasks, rounds = fields["key"], fields["tasks"], fields["rounds"]
-        asked = plain(opened).write(key, renew=False)
-        arguments = client.connection_pool.connection_kwargs
-        waiting = redis.asyncio.Redis(
-            host=arguments["host"], port=arguments["port"], socket_timeout=None, max_connections=tasks
-        )
+        """By redis-py each task that waits has a connection of its own."""
+        return await self._compare(opened, fields, lambda _: fields["key"], "WAIT", 0)
 
-        async def library(_: int) -> None:
+    async def _compare(self, opened: Opened, fields: dict[str, Any], key: Callable[[int], str], *wait: Any) -> Any:
+        """Both by turns, five times after a first one that makes the connections; the medians of the whole time."""
+        client = client_of(opened.fields, max_connections=2 * fields["tasks"], socket_timeout=60)
+        locks, rounds = opened.half.Locks(client), fields["rounds"] // 5 + 1
+
+        async def library(number: int) -> None:
+            asked = locks.write(key(number), renew=False)
             for _ in range(rounds):
-                await (await asked.acquire()).release()
+                hold = await settled(asked.acquire())
+                await settled(hold.release())
 
         async def raw(number: int) -> None:
+            name = key(number)
             for _ in range(rounds):
-                token = f"raw:{number:018}"
-                fence = await waiting.execute_command("SLOCK.LOCK", key, token, 10000, "WAIT", 0)
-                await waiting.execute_command("SLOCK.UNLOCK", key, token, "FENCE", fence)
-
-        try:
-            return await self._side_by_side(tasks, library, raw)
-        finally:
-            await waiting.aclose()
-
-    async def _side_by_side(self, tasks: int, library: Any, raw: Any) -> Any:
-        """The times in which so many tasks do each, after a first round of both."""
-        times = {}
-        for _ in range(2):
-            for name, work in (("library_us", library), ("raw_us", raw)):
-                began = time.perf_counter()
-                await asyncio.gather(*(work(number) for number in range(tasks)))
-                times[name] = (time.perf_counter() - began) * 1e6
-        return times
-
-    async def close(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        for locks in filter(None, (opened.locks, opened.plain)):
-            await locks.close()
-        for client in opened.clients:
-            await client.aclose()
-        return {}
-
-
-class SynchronousOperations:
-    """The operations with the synchronous library."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-
-    def acquire(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        hold = request(opened, fields).acquire()
-        self._agent.holds[fields["hold"]] = (opened.api, hold)
-        return hold
-
-    def try_acquire(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        hold = request(opened, fields).try_acquire()
-        if hold is None:
-            return {"refused": True}
-        self._agent.holds[fields["hold"]] = (opened.api, hold)
-        return hold
-
-    def adopt(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        options = given(ttl=ms(fields, "ttl_ms"), renew=fields.get("renew"))
-        hold = opened.locks.adopt(fields["keys"], fields["token"], fields.get("mode", "write"), **options)
-        self._agent.holds[fields["hold"]] = (opened.api, hold)
-        return hold
-
-    def release_token(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        return {"released": opened.locks.release(fields["keys"], fields["token"])}
-
-    def info(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        return told(opened.locks.info(fields["key"]))
-
-    def queues(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        return {"names": [one.key.decode() for one in opened.locks.queues()]}
-
-    def release(self, hold: Any, fields: dict[str, Any]) -> Any:
-        return {"released": hold.release()}
-
-    def extend(self, hold: Any, fields: dict[str, Any]) -> Any:
-        hold.extend(*given(ttl=ms(fields, "ttl_ms")).values())
-        return {"valid_ms": granted(hold)["valid_ms"]}
-
-    def upgrade(self, hold: Any, fields: dict[str, Any]) -> Any:
-        hold.upgrade(**given(wait=ms(fields, "wait_ms")))
-        return {"fence": hold.fence, "mode": hold.mode}
-
-    def downgrade(self, hold: Any, fields: dict[str, Any]) -> Any:
-        hold.downgrade()
-        return {"fence": hold.fence, "mode": hold.mode}
-
-    def await_lost(self, hold: Any, fields: dict[str, Any]) -> Any:
-        while not hold.wait_lost(timedelta(milliseconds=100)):
-            pass  # a thread that is cancelled sees it between two calls
-        return {"reason": hold.reason}
-
-    def block(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        with request(opened, fields) as hold:
-            if "hold" in fields:
-                self._agent.holds[fields["hold"]] = (opened.api, hold)
-            end = time.monotonic() + fields["work_ms"] / 1000
-            while time.monotonic() < end:
-                hold.check()
-                time.sleep(min(0.01, max(0.0, end - time.monotonic())))
-        return {}
-
-    def work(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        [client] = opened.clients
-        counter, seen = fields["counter"], [1]
-
-        def task(_: int) -> None:
-            for _ in range(fields["additions"]):
-                with request(opened, {**fields, "keys": [fields["key"]]}):
-                    if fields.get("limit") is None:
-                        client.set(counter, int(client.get(counter) or 0) + 1)
-                    else:
-                        seen.append(client.incr(counter))
-                        client.decr(counter)
-
-        in_threads(fields["tasks"], task)
-        return {"done": fields["tasks"] * fields["additions"], "most": max(seen)}
-
-    def wait_many(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        def task(_: int) -> None:
-            request(opened, {**fields, "keys": [fields["key"]]}).acquire().release()
-
-        in_threads(fields["tasks"], task)
-        return {"done": fields["tasks"]}
-
-    def cost(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        [client] = opened.clients
-        asked = plain(opened).write("cost", renew=False)
-
-        def library() -> None:
-            asked.acquire().release()
-
-        def raw() -> None:
-            fence = client.execute_command("SLOCK.LOCK", "cost", RAW_TOKEN, 10000)
-            client.execute_command("SLOCK.UNLOCK", "cost", RAW_TOKEN, "FENCE", fence)
+                token = raw_token()
+                await settled(client.execute_command("SLOCK.LOCK", name, token, 10000, "META", META, *wait))
+                await settled(client.execute_command("SLOCK.MUNLOCK", 1, name, token, "REFUSE", 120000))
 
         times: dict[Any, list[float]] = {library: [], raw: []}
-        for turn in range(max(2, fields["rounds"] // 50)):
-            for _ in range(100):
+        for turn in range(6):
+            for work in (library, raw):
                 began = time.perf_counter()
-                work = (library, raw)[turn % 2]
-                work()
-                times[work].append(time.perf_counter() - began)
-        return costs(times[library], times[raw])
-
-    def pairs(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        [client] = opened.clients
-        tasks, rounds = fields["tasks"], fields["rounds"]
-        locks = plain(opened)
-
-        def library(number: int) -> None:
-            asked = locks.write(f"pairs:{number}", renew=False)
-            for _ in range(rounds):
-                asked.acquire().release()
-
-        def raw(number: int) -> None:
-            key = f"pairs:{number}"
-            for _ in range(rounds):
-                fence = client.execute_command("SLOCK.LOCK", key, RAW_TOKEN, 10000)
-                client.execute_command("SLOCK.UNLOCK", key, RAW_TOKEN, "FENCE", fence)
-
-        return self._side_by_side(tasks, library, raw)
-
-    def handoffs(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        [client] = opened.clients
-        key, tasks, rounds = fields["key"], fields["tasks"], fields["rounds"]
-        asked = plain(opened).write(key, renew=False)
-        arguments = client.connection_pool.connection_kwargs
-        waiting = redis.Redis(
-            host=arguments["host"], port=arguments["port"], socket_timeout=None, max_connections=tasks
-        )
-
-        def library(_: int) -> None:
-            for _ in range(rounds):
-                asked.acquire().release()
-
-        def raw(number: int) -> None:
-            for _ in range(rounds):
-                token = f"raw:{number:018}"
-                fence = waiting.execute_command("SLOCK.LOCK", key, token, 10000, "WAIT", 0)
-                waiting.execute_command("SLOCK.UNLOCK", key, token, "FENCE", fence)
-
-        try:
-            return self._side_by_side(tasks, library, raw)
-        finally:
-            waiting.close()
-
-    def _side_by_side(self, tasks: int, library: Any, raw: Any) -> Any:
-        """The times in which so many threads do each, after a first round of both."""
-        times = {}
-        for _ in range(2):
-            for name, work in (("library_us", library), ("raw_us", raw)):
-                began = time.perf_counter()
-                in_threads(tasks, work)
-                times[name] = (time.perf_counter() - began) * 1e6
-        return times
-
-    def close(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        for locks in filter(None, (opened.locks, opened.plain)):
-            locks.close()
-        for client in opened.clients:
-            client.close()
-        return {}
+                await self._at_once(opened, fields["tasks"], work)
+                if turn:
+                    times[work].append(time.perf_counter() - began)
+        await settled(locks.close())
+        await settled(getattr(client, "aclose", client.close)())
+        return {"library_us": statistics.median(times[library]) * 5e6, "raw_us": statistics.median(times[raw]) * 5e6}
 
 
-def told(info: slock_client.status.LockInfo) -> dict[str, Any]:
-    return {
-        "mode": info.mode,
-        "readers": info.readers,
-        "waiters": info.waiters,
-        "holders": len(info.holders),
-        "queue": len(info.queue),
-    }
+def raw_token() -> str:
+    """As long as a token of the library, and another one for each pair, as those are."""
+    return f"raw:{time.perf_counter_ns():018}"
 
 
-def plain(opened: Opened) -> Any:
-    """`Locks` of the same client without the hooks: what is measured is the library, not what they note."""
-    if opened.plain is None:
-        kind = slock_client.asyncio.Locks if opened.api == "asyncio" else slock_client.Locks
-        opened.plain = kind(opened.clients[0])
-    return opened.plain
-
-
-def costs(library: list[float], raw: list[float]) -> dict[str, float]:
-    return {"client_us": statistics.median(library) * 1e6, "raw_us": statistics.median(raw) * 1e6}
-
-
-def in_threads(count: int, work: Callable[[int], None]) -> None:
-    """Runs `work`, with a number, in so many threads; the first error is raised when all have ended."""
-    problems: list[BaseException] = []
-
-    def guarded(number: int) -> None:
-        try:
-            work(number)
-        except BaseException as problem:
-            problems.append(problem)
-
-    threads = [threading.Thread(target=guarded, args=(number,), daemon=True) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if problems:
-        raise problems[0]
+def complete(coroutine: Any) -> Any:
+    """Runs an operation of the synchronous half, which suspends nowhere."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("the operation was suspended")
 
 
 class Agent:
@@ -603,20 +429,29 @@ class Agent:
 
     def __init__(self) -> None:
         self.opened: dict[str, Opened] = {}
-        self.holds: dict[str, tuple[str, Any]] = {}
+        self.holds: dict[str, tuple[Opened, Any]] = {}
+        self.tasks: set[Any] = set()
+        self._memory: dict[str, MemoryServer] = {}
         self._running: dict[int, asyncio.Task[None] | threading.Thread | None] = {}  # None: interrupted
-        self._asyncio = AsyncioOperations(self)
-        self._synchronous = SynchronousOperations(self)
+        self._operations = Operations(self)
         self._writing = threading.Lock()
         self._cancelling = threading.Lock()
         self._started: set[int] = set()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
+        # A collection in a thread that is being cancelled would run finalizers, which swallow the exception.
+        gc.disable()
+        self.tasks.add(loop.create_task(self._collect(), name=OPERATION))
         reader = asyncio.StreamReader(limit=1 << 24)
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         while line := await reader.readline():
             self._start(json.loads(line))
+
+    async def _collect(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            gc.collect()
 
     def _answer(self, number: int, **answer: Any) -> None:
         line = json.dumps({"id": number, **answer}) + "\n"
@@ -632,19 +467,17 @@ class Agent:
                 self._answer(number, ok=simple)
                 return
             if "locks" in fields:
-                subject: Any = self.opened[fields["locks"]]
-                api = subject.api
+                opened = subject = self.opened[fields["locks"]]
             else:
-                api, subject = self.holds[fields["hold"]]
-            if api == "asyncio":
-                work = getattr(self._asyncio, op)
+                opened, subject = self.holds[fields["hold"]]
+            work = getattr(self._operations, op)
+            if opened.is_async:
                 task = asyncio.get_running_loop().create_task(
                     self._in_task(number, work, subject, fields), name=OPERATION
                 )
                 self._running[number] = task
                 task.add_done_callback(lambda _: self._answer_if_it_never_began(number))
             else:
-                work = getattr(self._synchronous, op)
                 thread = threading.Thread(
                     target=self._in_thread, args=(number, work, subject, fields), name=OPERATION, daemon=True
                 )
@@ -655,20 +488,19 @@ class Agent:
 
     def _simple(self, op: str, fields: dict[str, Any]) -> dict[str, Any] | None:
         """The answer of an operation that waits for nothing; None for others."""
-        if op == "open":
-            self.opened[fields["locks"]] = open_locks(fields)
+        if op in ("open", "open_quorum"):
+            self.opened[fields["locks"]] = self._open(fields)
             return {}
-        if op == "open_quorum":
-            self.opened[fields["locks"]] = open_quorum(fields)
-            return {}
-        if op == "hand_over":
-            self.holds[fields["hold"]][1].hand_over()
+        if op == "detach":
+            self.holds[fields["hold"]][1].detach()
             return {}
         if op == "check":
             self.holds[fields["hold"]][1].check()
             return {}
         if op == "state":
-            return state(self.holds[fields["hold"]][1])
+            hold = self.holds[fields["hold"]][1]
+            more = {"mode": hold.mode, "keys": list(hold.keys), "metadata": hold.metadata}
+            return {**granted(hold), **more, "lost": hold.lost, "reason": hold.reason}
         if op == "cancel":
             self._cancel(fields["target"])
             return {}
@@ -679,6 +511,29 @@ class Agent:
         if op == "events":
             return {"events": self.opened[fields["locks"]].events.take()}
         return None
+
+    def _open(self, fields: dict[str, Any]) -> Opened:
+        events = Events()
+        half: Any = slock_client.asyncio if fields.get("api", "asyncio") == "asyncio" else slock_client
+        if fields["op"] == "open_quorum":
+            clients = [client_of({**fields, "nodes": [node]}, max_connections=None) for node in fields["nodes"]]
+            options = given(
+                node_timeout=s(fields, "node_timeout_ms"),
+                drift_factor=fields.get("drift_factor"),
+                fail_fast=fields.get("fail_fast"),
+                poll=strategy(fields["poll"]) if fields.get("poll") else None,
+            )
+            return Opened(fields, half.Quorum(clients, hooks=events.hooks, **options), events, clients)
+        if fields.get("kind") == "memory":
+            client: Any = self._memory.setdefault(fields["nodes"][0], MemoryServer())
+        else:
+            client = client_of(fields)
+        options = given(
+            retry_for=s(fields, "retry_for_ms"),
+            retry_wait_for=s(fields, "retry_wait_for_ms"),
+            prefix=fields.get("prefix"),
+        )
+        return Opened(fields, half.Locks(client, hooks=events.hooks, **options), events, [client])
 
     def _cancel(self, number: int) -> None:
         with self._cancelling:
@@ -708,8 +563,8 @@ class Agent:
         del self._running[number]
 
     def _in_thread(self, number: int, work: Any, subject: Any, fields: dict[str, Any]) -> None:
-        """A cancellation that comes when the work has ended changes nothing: a hold that the library has
-        returned is answered, or nobody would release it.
+        """A cancellation that comes when the work has ended changes nothing: a hold that the library has returned is
+        answered, or nobody would release it.
         """
         outcome: Any = None
         while number in self._running:
@@ -717,7 +572,7 @@ class Agent:
                 self._started.add(number)
                 if outcome is None:
                     try:
-                        outcome = work(subject, fields)
+                        outcome = complete(work(subject, fields))
                     except BaseException as problem:
                         outcome = problem
                 self._running.pop(number, None)

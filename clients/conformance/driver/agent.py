@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from driver import former
 from harness import wait_until
 
 # Only an agent that hangs needs so long for an answer that is due.
@@ -79,16 +78,13 @@ class Call:
 class Agent:
     """A running agent. `defaults` are fields that each `open` of this agent gets, such as `api`.
 
-    The kernel kills it when the thread that started it ends. `is_former` is for a library that has not moved
-    to the protocol of today.
+    The kernel kills it when the thread that started it ends.
     """
 
     every: list[Agent] = []  # noqa: RUF012 -- what a failed test shows
 
-    def __init__(
-        self, name: str, command: Sequence[str], defaults: Mapping[str, Any], is_former: bool = False
-    ) -> None:
-        self.name, self.defaults, self.is_former = name, dict(defaults), is_former
+    def __init__(self, name: str, command: Sequence[str], defaults: Mapping[str, Any]) -> None:
+        self.name, self.defaults = name, dict(defaults)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- closed by `stop`
         self._process = subprocess.Popen(
             command,
@@ -130,8 +126,7 @@ class Agent:
             if self._ended:
                 call._end(None)
                 return call
-            message = former.request(op, fields) if self.is_former else {"op": op, **fields}
-            line = json.dumps({"id": call.id, **message})
+            line = json.dumps({"id": call.id, "op": op, **fields})
             with contextlib.suppress(BrokenPipeError):  # then the reader ends all calls
                 self._process.stdin.write(line.encode() + b"\n")
                 self._process.stdin.flush()
@@ -150,7 +145,7 @@ class Agent:
             answer = json.loads(line)
             call = self._calls.pop(answer["id"], None)
             if call is not None:
-                call._end(former.answer(call.op, answer) if self.is_former else answer)
+                call._end(answer)
         with self._sending:
             self._ended = True
             left, self._calls = list(self._calls.values()), {}

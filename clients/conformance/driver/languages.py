@@ -52,7 +52,7 @@ class Language:
 
     def agent(self, optimized: bool = False) -> Agent:
         """A new agent. Raises `Unavailable`."""
-        return Agent(self.name, self.build(optimized), self.defaults, self.name in known.FORMER)
+        return Agent(self.name, self.build(optimized), self.defaults)
 
 
 @functools.cache
@@ -165,8 +165,9 @@ LANGUAGES = {
     language.name: language
     for language in (
         Language("python-asyncio", _python, {"api": "asyncio"}),
-        Language("python-sync", _python, {"api": "sync"}, notifies=False),
-        Language("rust", _rust),
+        Language("python-sync", _python, {"api": "sync"}),
+        # Commands can go over a connection of the program's: multiplexed, or manager.
+        Language("rust", _rust, {"api": os.environ.get("SLOCK_RUST_API", "client")}),
         Language("go", _go),
         Language("rueidis", _rueidis("rueidis")),
         Language("valkey-go", _rueidis("valkey-go")),

@@ -112,8 +112,8 @@ class Proxy:
         self._call(self._rules.clear)
 
     def close(self) -> None:
+        self._call(self._server.close)  # before the connections are cut: a client may connect again at once
         self.reset()
-        self._call(self._server.close)
         self._run(self._all_ended())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)

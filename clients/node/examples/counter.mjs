@@ -19,5 +19,4 @@ async function add() {
 
 await Promise.all(Array.from({length: Number(additions)}, add));
 console.log(`${await client.get("example:counter")} of ${additions}`);
-await locks.close();
 client.destroy();

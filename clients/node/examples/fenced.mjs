@@ -1,5 +1,5 @@
 // A process that is stopped past its ttl does not know that its lock has ended. The storage refuses its write by the
-// fence: here a script on the same server, which knows the greatest fence that has written.
+// fencing token: here a script on the same server, which knows the greatest one that has written.
 //
 // node fenced.mjs 6379
 
@@ -21,5 +21,4 @@ const next = await locks.write("example:page:lock").acquire(); // waits until th
 console.log("the next owner's write is", await write(next, "new"));
 console.log("the slow owner's write is", await write(slow, "old"));
 await next.release();
-await locks.close();
 client.disconnect();

@@ -7,7 +7,8 @@ import {createClient} from "redis";
 import {Locks} from "slock-client";
 
 const [port = "6379"] = process.argv.slice(2);
-const locks = new Locks(createClient({socket: {port: Number(port)}})); // or: new Redis({port, lazyConnect: true})
+const client = await createClient({socket: {port: Number(port)}}).connect(); // or: new Redis({port: Number(port)})
+const locks = new Locks(client);
 let atWork = 0;
 let most = 0;
 let done = 0;
@@ -23,4 +24,4 @@ async function task(number) {
 
 await Promise.all(Array.from({length: 100}, (_, number) => task(number)));
 console.log(`${done} tasks, at most ${most} at once`);
-await locks.close();
+client.destroy();

@@ -1,248 +1,205 @@
-// One use of a request: token, limit of time, pauses, and what each answer leads to.
+// The life of an acquisition, from its first command to a grant or an error. All commands of it have one owner token, so each
+// may be sent again: it is the same hold, or the same request in its place in the queue.
 
-import {
-  NoAnswer, errorOf, errorOfMessage, isChannelRefused, isSubscriberMissing, isTemporary, mayBeExecuted, type Answer,
-} from "./answers.js";
-import {now} from "./clock.js";
-import {waiting, type Command} from "./commands.js";
-import {SlockError, TimedOutError, textOf} from "./errors.js";
-import {Inbox, SUBSCRIPTION_LOST, type Listening, type Subscription} from "./listener.js";
-import {FIRST_LOOK_MS, type Look} from "./node.js";
-import type {Wanted} from "./options.js";
-import {ask} from "./servers.js";
-import {ANSWER_OVERDUE_MS, RETRY, type Shared} from "./shared.js";
-import type {Stop} from "./stop.js";
+import {monotonic, now} from "./clock.js";
+import {TimedOutError, duration, type SlockError} from "./errors.js";
+import {lockInfo, type Holder} from "./info.js";
+import {Ticket, type Channel, type Message} from "./listener.js";
+import {exponential, type Settings} from "./options.js";
+import {explain, passes, waiting, type Owner} from "./protocol.js";
+import {afterErrors, moreTelling, noAnswer, type Answer, type Server} from "./server.js";
+import {LEFT, type Stop} from "./stop.js";
+import {ReplyError, type Call} from "./transport.js";
 
-// While a copy of a request lacks its answer, a request that waits by NOTIFY asks again so often, in ms: the copy may come
-// late and take the message to its own tag.
-const ASK_AGAIN_MS = 5_000;
+/** How long a request waits for its message before it is sent again, in ms. So a lost message costs no more. */
+const SEND_AGAIN_MS = 5_000;
+/** How long a request waits on the server at most unless it is sent again. One whose program has died leaves after that. */
+const SERVER_WAIT_MS = 15_000;
+/** How long after the end of a wait a reply, and the message that says so, are still waited for. */
+export const LATE_REPLY_MS = 500;
+const LATE_MESSAGE_MS = 50;
+/** How long the confirmation of a new channel is waited for before the request is sent without it, in ms. */
+const SUBSCRIBE_MS = 100;
+const MOST_SUBSCRIBE_MS = 1_000;
+/** How long a call that has timed out waits to learn who has the lock. */
+const HOLDERS_MS = 250;
 
-// In a cluster each request that waits asks again so often, in ms. The base libraries can miss that the server has ended a
-// subscription, when it comes while the listening connection has a command of its own under way.
-const ASK_AGAIN_IN_CLUSTER_MS = 60_000;
+/** What comes of an attempt: a grant, or it is sent again at once. */
+type Step = Answer | "again";
 
-/** A call ends at most about so long after its limit, in ms. What is left to do goes on without it. */
-export const CALL_OVERDUE_MS = 500;
-
-// The server of a wait on a connection of its own is asked at least so often whether it is there, and has so long for an
-// answer, in ms.
-const MOST_BETWEEN_LOOKS_MS = 20_000;
-const LEAST_PING_MS = 300;
-const MOST_PING_MS = 5_000;
-
-// After an error it pauses for at least so long, in ms.
-const LEAST_PAUSE_MS = 10;
-
-/** A fence, and when its request was sent and answered. */
-export interface Granted {
-  readonly fence: number;
-  readonly sent: number;
-  readonly received: number;
+/** How an acquisition ended: without an answer and an error others have the lock, and the request was sent only once. */
+export interface Outcome {
+  readonly answer?: Answer | undefined;
+  readonly error?: unknown;
+  /** Whether something of it may be left on the server. */
+  readonly isOpen: boolean;
 }
 
-/** Asks for a hold, or for another mode of one, until there is an answer that counts. */
+/** The part of a ttl that counts for the validity: a clock that is slewed runs up to 500 ppm fast, on both sides. */
+export const counted = (ttlMs: number): number => ttlMs - ttlMs / 1_000 - 1;
+
+/** One use of a request, or a change of mode that may have to wait, at a server. */
 export class Acquisition {
-  /** Whether a copy of the command had no answer: the server may carry it out at any later time. */
-  unanswered = false;
-  private waits = false; // whether the server may know a request that waits, or has not answered yet
-  private problem: unknown;
-  private readonly end: number;
-  private contact: number | undefined;
-  private inbox: Inbox | undefined; // only of a request that waits by NOTIFY: most do not
+  /** Whether a refusal ends it. */
+  readonly #isOnce: boolean;
+  readonly #began = monotonic();
+  /** Of the wait. */
+  readonly #deadline: number;
+  /** When the server last replied. */
+  #contact: number | undefined;
+  /** The last error that passes; undefined after a reply without one. */
+  #last: unknown;
+  #failures = 0;
+  #polls = 0;
+  /** A copy of it may be on its way to the server. */
+  #isLoose = false;
+  /** It waits on the server, or is held. */
+  #isQueued = false;
+  /** Others had the lock, so it waits by a message from now on. */
+  #waits = false;
+  /** Of the last copy. A message for one before it tells of a hold that may be over. */
+  #ticket = new Ticket();
+  #channel: Channel | undefined;
+  /** Before the last copy was sent that was answered null, and how long the server lets that copy wait. */
+  #sent = 0;
+  #queueMs = 0;
 
-  /** `command`: without a wait. `waitMs`: it waits at most so long. `once`: a refusal ends it. */
   constructor(
-    protected readonly shared: Shared,
-    protected readonly wanted: Wanted,
-    private readonly command: Command,
-    waitMs: number,
-    protected readonly once: boolean,
-    readonly stop: Stop,
-    private readonly began: number,
+    readonly server: Server, readonly owner: Owner, readonly request: Call, readonly wanted: Settings, readonly stop: Stop,
+    readonly isTry = false,
   ) {
-    this.end = this.began + waitMs;
+    this.#isOnce = isTry || wanted.waitMs === 0;
+    this.#deadline = this.#isOnce ? Infinity : this.#began + wanted.waitMs;
   }
 
-  /** When the call is over, as things are now. */
-  get limit(): number { return this.once ? this.began + this.shared.retryForMs : Math.min(this.end, this.outageEnd()); }
-
-  /** Whether something may be left of it on the server that nobody knows of. */
-  get inDoubt(): boolean { return this.unanswered || this.waits; }
-
-  /** How long the call may still take when it is over, in ms. */
-  get leftToGiveUpMs(): number { return Math.max(50, Math.min(CALL_OVERDUE_MS, this.limit + CALL_OVERDUE_MS - now())); }
-
-  /** No message counts any more: those that come later are ignored. */
-  forget(): void { this.inbox?.forget(); }
-
-  /** The error of a call that is over. Its cause is the error of the last attempt. */
-  timedOut(text: string): TimedOutError {
-    return new TimedOutError(`${this.wanted.names}: ${text}`, this.problem, this.contact !== undefined);
+  /** Sends the request until it is granted or over. */
+  async run(): Promise<Outcome> {
+    const ended = await this.#repeat().then((answer) => ({answer}), (error: unknown) => ({error: explain(error, this.owner.names)}));
+    this.#channel?.tickets.delete(this.#ticket.tag);
+    return {...ended, isOpen: this.#isLoose || this.#isQueued};
   }
 
-  /** The server has said something. */
-  protected heard(): void { this.contact = now(); }
-
-  /**
-   * The grant; nothing when it was refused and asks once. `TimedOutError` when the limit is over. Who has asked calls
-   * `forget` in the end.
-   */
-  async granted(): Promise<Granted | undefined> {
-    let pauses: Iterator<number> | undefined;
-    let polls: Iterator<number> | undefined;
+  async #repeat(): Promise<Answer | undefined> {
     for (;;) {
-      this.stop.check();
-      let granted: Granted | undefined;
+      if (this.stop.problem) throw this.stop.problem.reason;
+      const isOver = monotonic() >= this.#deadline;
+      if (isOver || (this.#last !== undefined && monotonic() >= this.#limit)) {
+        throw await this.#failed(isOver && this.#last === undefined && this.#contact !== undefined);
+      }
       try {
-        granted = await this.attempt();
+        const step = await this.#attempt();
+        if (step !== "again") return step;
       } catch (error) {
-        if (this.stop.stopped) throw this.stop.reason;
-        if (error === SUBSCRIPTION_LOST) {
-          this.unanswered = true; // the server may not have noticed yet, and grant what waits there
-          this.heard();
-          continue;
-        }
-        if (error instanceof SlockError) throw error;
-        if (!isTemporary(error) && !isSubscriberMissing(error)) throw errorOf(error, this.wanted.names);
-        this.problem = error;
-        // Shorter pauses near the limit: there is time for another attempt then.
-        const left = Math.max(0, this.limit - now());
-        await this.stop.sleep(Math.min((pauses ??= RETRY.pauses()).next().value, Math.max(LEAST_PAUSE_MS, left / 2)));
-        if (now() >= this.limit) throw this.timedOut("the server did not answer within the time");
-        continue;
+        if (error === LEFT) continue; // what stopped it says why
+        if (!passes(error)) throw error;
+        this.#last = moreTelling(this.#last, error);
+        await this.stop.sleep(Math.min(afterErrors(this.#failures++), this.#limit - monotonic(), this.#deadline - monotonic()));
       }
-      this.problem = undefined;
-      if (granted !== undefined || this.once) return granted;
-      pauses = undefined;
-      polls ??= this.shared.strategy!.pauses();
-      const pause = polls.next();
-      if (pause.done) throw this.timedOut("the lock is not free, and no attempt is left");
-      await this.stop.sleep(Math.min(pause.value, Math.max(0, this.end - now())));
-      if (now() >= this.end) throw this.timedOut("the wait is over");
     }
   }
 
-  /** Until when it goes on without any answer. */
-  private outageEnd(): number {
-    if (this.contact === undefined) return this.began + this.shared.retryForMs;
-    return this.contact + this.shared.retryWaitForMs;
+  /** Until when the server has to reply. */
+  get #limit(): number {
+    const {retryForMs, retryWaitForMs} = this.server.settings;
+    return this.#contact === undefined || this.#isOnce ? this.#began + retryForMs : this.#contact + retryWaitForMs;
   }
 
-  protected async attempt(): Promise<Granted | undefined> {
-    const {listening, blocks, strategy} = this.shared;
-    const onlyAsks = this.once || strategy !== undefined;
-    try {
-      let subscription = onlyAsks || blocks ? undefined : listening.present(this.wanted.key);
-      if (subscription === undefined) {
-        // Most locks are free: only a request that has to wait needs a subscription, or a connection of its own.
-        const sent = now();
-        const fence = Number(await this.send(this.command));
-        if (fence) return {fence, sent, received: this.contact!};
-        if (onlyAsks) return undefined;
-        if (blocks) return this.block();
-        subscription = await this.stop.wait(listening.subscribe(this.wanted.key, this.limit + ANSWER_OVERDUE_MS));
-      }
-      return await this.notified(listening, subscription);
-    } catch (error) {
-      if (!isChannelRefused(error)) throw error;
-      this.shared.refuseChannels(error);
-      return this.block();
+  /** The error of a call that is over, because others have the lock or without a reply. */
+  async #failed(isTimedOut: boolean): Promise<SlockError> {
+    const {names} = this.owner;
+    const waited = monotonic() - this.#began;
+    if (!isTimedOut) return noAnswer(names, waited, this.#last);
+    return new TimedOutError(`timed out after ${duration(waited)}`, names, {holders: await this.#holders()});
+  }
+
+  /** Holders of the first key that somebody holds, or none if the server does not tell in time. */
+  async #holders(): Promise<readonly Holder[]> {
+    const until = monotonic() + HOLDERS_MS;
+    for (const key of this.owner.keys) {
+      const call = {key, command: ["SLOCK.INFO", key, "FULL", "COUNT", "10"]};
+      const reply = await this.server.try(call, until).catch(() => undefined);
+      if (!reply || reply.value instanceof ReplyError) break;
+      const {holders} = lockInfo(reply.value);
+      if (holders.length > 0) return holders;
     }
+    return [];
   }
 
-  /** The answer. An error of the server is thrown. `look`: for a command that blocks. */
-  private async send(command: Command, look?: Look): Promise<Answer> {
-    const {servers} = this.shared;
-    const stands = this.waits; // an earlier copy does, whatever becomes of this one
-    this.waits = true;
-    let answer: Answer;
-    try {
-      const until = (look ? this.end : this.limit) + ANSWER_OVERDUE_MS;
-      [answer] = await ask(servers, this.wanted.key, [command], until, {stop: this.stop, look});
-    } catch (error) {
-      if (this.stop.stopped) throw error; // it may be on its way
-      this.waits = stands;
-      if (mayBeExecuted(error)) {
-        this.unanswered = true;
-        if (look && now() < this.outageEnd()) this.heard(); // until now it waited
-      }
-      throw error;
+  /** Sends the request once, and waits for what comes of it. */
+  async #attempt(): Promise<Step | undefined> {
+    const {server, owner} = this;
+    const key = owner.keys[0]!;
+    // A request that has not been refused waits only if there is a channel already.
+    let channel = this.#isOnce ? undefined : server.listener.channel(key, this.#waits);
+    this.#channel?.tickets.delete(this.#ticket.tag);
+    this.#channel = channel;
+    this.#ticket = new Ticket();
+    channel?.tickets.set(this.#ticket.tag, this.#ticket);
+    if (channel?.since !== undefined) {
+      if (this.#waits) await this.#hear(Math.min(exponential(SUBSCRIBE_MS, MOST_SUBSCRIBE_MS, this.#polls++), this.#deadline - monotonic()));
+      if (channel.since !== undefined) channel = undefined;
     }
-    this.heard();
-    this.waits = answer === null || (stands && answer instanceof Error);
-    if (answer instanceof Error) throw answer;
-    return answer;
-  }
-
-  /**
-   * A wait is silent by nature. So now and then the server is asked, over another connection, whether it is there. Gives after
-   * how many ms to look again.
-   */
-  private async look(sent: number): Promise<number> {
-    const pingEnd = Math.min(this.end + ANSWER_OVERDUE_MS, Math.max(this.outageEnd(), now() + LEAST_PING_MS), now() + MOST_PING_MS);
-    try {
-      await ask(this.shared.servers, this.wanted.key, [["PING"]], pingEnd);
-    } catch (error) {
-      // Of the command that waits it is not known whether it was executed.
-      if (now() >= this.outageEnd()) throw new NoAnswer(`the server is silent: ${textOf(error)}`, false, error);
-      return Math.max(0, Math.min(FIRST_LOOK_MS, this.outageEnd() - now()));
-    }
-    this.heard();
-    return Math.min(Math.max(FIRST_LOOK_MS, now() - sent), MOST_BETWEEN_LOOKS_MS); // after twice the time each time
-  }
-
-  /** Waits on a connection of its own: the server answers when it grants, or when the wait is over. */
-  private async block(): Promise<Granted> {
+    const queueMs = Math.max(1, Math.min(SERVER_WAIT_MS, this.#deadline - monotonic()));
+    const call = channel ? waiting(this.request, queueMs, channel.name, this.#ticket.tag) : this.request;
+    const until = Math.min(this.#limit, monotonic() + server.settings.retryForMs, this.#deadline + LATE_REPLY_MS);
     const sent = now();
-    return this.told(Number(await this.send(this.waiting(sent), () => this.look(sent))), sent);
-  }
-
-  private async notified(listening: Listening, subscription: Subscription): Promise<Granted> {
-    if (this.inbox?.subscription !== subscription) {
-      this.forget();
-      this.inbox = new Inbox(subscription, listening.newTag());
+    // Until the reply is there, a copy may be on its way. The end of a token of the program's might end another hold of it,
+    // so there a copy that the Redis client library may have sent does not count.
+    const wasLoose = this.#isLoose;
+    this.#isLoose = true;
+    const {value, isRepeated} = await server.try(call, until, this.stop);
+    this.#isLoose = wasLoose || (Boolean(isRepeated) && !owner.isGiven);
+    this.#contact = monotonic();
+    if (value instanceof ReplyError) {
+      if (channel && server.listener.failed(channel, value)) return "again";
+      throw value;
     }
-    for (;;) {
-      const sent = now();
-      let answer: Answer;
-      try {
-        answer = await this.send(this.waiting(sent, [subscription.name, this.inbox.tag]));
-      } catch (error) {
-        if (isSubscriberMissing(error)) subscription.fail();
-        throw error;
-      }
-      if (answer !== null) return this.told(Number(answer), sent);
-      const granted = await this.message(this.inbox);
-      if (granted !== undefined) return granted;
+    if (Number(value) > 0) return this.#confirm(Number(value), sent, false);
+    this.#last = undefined;
+    this.#failures = 0;
+    if (channel) {
+      this.#isQueued = this.#waits = true;
+      this.#sent = sent;
+      this.#queueMs = queueMs;
+      return this.#await();
     }
+    if (this.isTry) return undefined;
+    if (this.#isOnce) throw await this.#failed(true);
+    this.#waits = true;
+    return "again";
   }
 
-  /** What the message says; nothing when it is time to ask again. */
-  private async message(inbox: Inbox): Promise<Granted | undefined> {
-    const overdue = this.end + ANSWER_OVERDUE_MS;
-    const again = this.unanswered ? ASK_AGAIN_MS : this.shared.servers.isCluster ? ASK_AGAIN_IN_CLUSTER_MS : Infinity;
-    const end = Math.min(overdue, now() + again);
-    for (;;) {
-      const message = await inbox.get(end, this.stop);
-      if (message === SUBSCRIPTION_LOST) throw SUBSCRIPTION_LOST;
-      if (message !== undefined) {
-        this.waits = false;
-        if (message.startsWith("-")) throw errorOfMessage(message.slice(1));
-        return this.told(Number(message), inbox.began);
-      }
-      if (now() >= overdue) throw this.timedOut("the wait is over, and the server did not say so");
-      if (now() >= end) return undefined;
-    }
+  async #hear(ms: number): Promise<Message | undefined> {
+    await this.stop.wait(this.#ticket.heard(), ms);
+    return this.#ticket.take();
   }
 
-  private told(fence: number, sent: number): Granted {
-    if (fence > 0) return {fence, sent, received: now()};
-    this.problem = undefined;
-    throw this.timedOut("the wait is over");
+  /** Waits for the message of a request that is in the queue. */
+  async #await(): Promise<Step> {
+    const again = Math.min(SEND_AGAIN_MS * (1 - Math.random() / 5), this.server.settings.retryWaitForMs / 4);
+    const message = await this.#hear(Math.min(again, this.#deadline - monotonic() + LATE_MESSAGE_MS));
+    if (message === undefined || message === "again") return "again";
+    if (message.error) throw message.error;
+    if (message.fence > 0) return this.#confirm(message.fence, this.#sent, true);
+    // The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator has
+    // withdrawn the request.
+    this.#isQueued = false;
+    if (now() - this.#sent < this.#queueMs) throw await this.#failed(true);
+    return "again";
   }
 
-  /** The command with what is left of the wait, at least 1 ms; to the server 0 is without limit. */
-  private waiting(moment: number, message?: readonly [channel: string, tag: string]): Command {
-    return waiting(this.command, this.end === Infinity ? 0 : Math.max(1, Math.round(this.end - moment)), message);
+  /**
+   * Makes sure of how long the hold is valid, and that enough replicas have it. The ttl began at a grant that may be long
+   * ago, if a message told of it, and at a server that may not be the primary any more.
+   */
+  async #confirm(fence: number, from: number, byMessage: boolean): Promise<Step> {
+    this.#isQueued = true;
+    const {server, wanted, wanted: {ttlMs}} = this;
+    const since = now() - from;
+    const isSure = !byMessage || (since <= ttlMs / 3 && !server.transport.topology.hasFailover);
+    if (wanted.minReplicas === 0 && isSure && since < counted(ttlMs)) return {number: fence, sent: from};
+    const until = monotonic() + server.settings.retryForMs;
+    const {number, sent} = await server.extend(this.owner, ttlMs, fence, wanted, until, this.stop);
+    return number > 0 ? {number: fence, sent} : "again"; // it is over by now
   }
 }

@@ -1,90 +1,105 @@
-// The errors of this library. All are `SlockError`; any other error is one of the base library.
+// The errors that a program can tell apart. All others are those of the Redis client library, and a `TypeError` for a
+// wrong argument.
 
-/** The base of all errors of this library. */
-export class SlockError extends Error { override name = "SlockError"; }
+import {getSystemErrorMap} from "node:util";
+import type {Holder} from "./info.js";
 
-/** The call did not succeed within its limit. Where there was an error, it is the `cause`. */
-export class TimedOutError extends SlockError {
-  override name = "TimedOutError";
+/** Why a hold was lost. `closed`: its time passed after `close` of its Locks. */
+export type Reason = "gone" | "expired" | "max hold" | "closed";
 
-  /** `answered`: whether the server has answered at all: then another has the lock, else the server is out of reach. */
-  constructor(text: string, cause?: unknown, readonly answered = true) {
-    super(cause === undefined ? text : `${text} (${textOf(cause)})`, cause === undefined ? {} : {cause});
+/** What one node of a quorum replied. */
+export interface NodeReply {
+  /** The address of the node. */
+  readonly node: string;
+  /** Whether the node granted, extended or released. If not, and without an error, others have the lock there. */
+  readonly granted: boolean;
+  readonly error?: unknown;
+}
+
+/** The base of all errors of this library. The cause is the error of the Redis client library, if there is one. */
+export class SlockError extends Error {
+  /** The keys of the request, without a prefix. */
+  readonly keys: readonly string[];
+  /**
+   * Who held the lock when a wait was over, at most 10. There are none if nobody held it by then, or if the user may not run
+   * SLOCK.INFO.
+   */
+  readonly holders: readonly Holder[];
+  /** Of a quorum: what each node replied, in the order of the clients. */
+  readonly nodes: readonly NodeReply[];
+
+  constructor(
+    text: string, keys: readonly string[] = [],
+    {cause, holders = [], nodes = []}: {cause?: unknown; holders?: readonly Holder[]; nodes?: readonly NodeReply[]} = {},
+  ) {
+    const lock = keys.length > 0 ? ` (lock ${keys.join(", ")})` : "";
+    const who = holders.map(({metadata, token}) => `${metadata} ${token}`.trim()).join(" and ");
+    const why = cause === undefined || text.includes(textOf(cause)) ? "" : `: ${textOf(cause)}`;
+    super(`${text}${lock}${who && `, held by ${who}`}${why}${nodes.map(describe).join("")}`, cause === undefined ? {} : {cause});
+    this.name = new.target.name;
+    this.keys = keys;
+    this.holders = holders;
+    this.nodes = nodes;
   }
 }
 
-/** Why a hold is lost. */
-export type Reason = "gone" | "expired" | "lease ended";
+/** The server replied, and others held the lock until the wait was over. */
+export class TimedOutError extends SlockError {}
 
-const REASONS: Record<Reason, string> = {
-  gone:
-    "gone: the server says that the token does not hold it any more. It was deleted, or released from elsewhere, " +
-    "or its ttl ended before a renewal arrived",
-  expired: "expired: its ttl ended and no renewal was answered before",
-  "lease ended": "lease ended: longestLeaseMs is over",
-};
+/** No reply came within the limit, or none that decides. */
+export class NoAnswerError extends SlockError {}
 
-/** The hold ended and nobody released it through this library: stop the work. */
+/** The hold ended, and nobody released it through this library. Of an expired one the cause is the error of its last renewal. */
 export class LostError extends SlockError {
-  override name = "LostError";
-
-  /** `keys` are the keys as text; `cause` is the error of the last renewal. */
-  constructor(readonly label: string, readonly keys: string, readonly reason: Reason, cause?: unknown) {
-    const told = cause === undefined ? "" : ` (${textOf(cause)})`;
-    super(`the hold of ${keys} is lost: ${REASONS[reason]}${told}`, cause === undefined ? {} : {cause});
-  }
+  constructor(keys: readonly string[], readonly reason: Reason, cause?: unknown) { super(`the lock was lost, ${reason}`, keys, {cause}); }
 }
 
-/** The token does not hold the lock, or the hold was released. */
-export class NotHeldError extends SlockError { override name = "NotHeldError"; }
+/** The owner token does not hold all the keys, for example because the hold was released. */
+export class NotHeldError extends SlockError {}
 
-/** The token holds the lock in the other mode: upgrade or downgrade that hold. */
-export class WrongModeError extends SlockError { override name = "WrongModeError"; }
+/** The owner token holds the lock in the other mode. */
+export class WrongModeError extends SlockError {}
 
-/** The wait would close a cycle of owners that wait for each other. The text names the cycle. */
-export class DeadlockError extends SlockError { override name = "DeadlockError"; }
+/** The wait would have closed a cycle of owners that wait for each other. The text names them. */
+export class DeadlockError extends SlockError {}
 
 /** The server lets no more requests wait. */
-export class QueueFullError extends SlockError { override name = "QueueFullError"; }
+export class QueueFullError extends SlockError {}
 
-/**
- * The server was told to refuse this token for a while, by `SLOCK.CANCEL … REFUSE`. Final. A change of a
- * hold's mode is refused too while another one goes on.
- */
-export class RefusedError extends SlockError { override name = "RefusedError"; }
+/** The server refuses the owner token, because its acquisition has been ended. */
+export class RefusedError extends SlockError {}
 
-/** Fewer than the majority of the nodes granted or extended the lock. */
-export class QuorumMissedError extends SlockError {
-  override name = "QuorumMissedError";
+/** Neither a majority of the nodes of a quorum granted the lock, nor a majority refused it. */
+export class QuorumMissedError extends SlockError {}
 
-  /** `answers`: what each node answered, by its address. */
-  constructor(text: string, readonly answers: Readonly<Record<string, string>>) {
-    super(`${text} (${Object.entries(answers).map(([node, answer]) => `${node}: ${answer}`).join(", ")})`);
-  }
-}
+/** The lock was granted, but too few replicas acknowledged it. It has been released. */
+export class TooFewReplicasError extends SlockError {}
 
-/** Fewer replicas than `minReplicas` have confirmed the hold in time. It has been released. */
-export class TooFewReplicasError extends SlockError { override name = "TooFewReplicasError"; }
+/** The server does not know the commands of the module. */
+export class ModuleNotLoadedError extends SlockError {}
 
-/** The `Locks` or `Quorum` was closed. The call got no hold and left nothing in the queue. What is held ends by its ttl. */
+/** The Locks has been closed. */
 export class ClosedError extends SlockError {
-  override name = "ClosedError";
-
-  constructor() { super("the locks have been closed"); }
+  constructor() { super("the Locks has been closed"); }
 }
 
-/** The server does not know the SLOCK commands. */
-export class ModuleNotLoadedError extends SlockError {
-  override name = "ModuleNotLoadedError";
+const describe = ({node, granted, error}: NodeReply): string =>
+  `; ${node}: ${error === undefined ? (granted ? "granted" : "refused") : textOf(error)}`;
 
-  constructor() {
-    super(
-      "the server does not have the SLOCK module: start it with `loadmodule /path/to/libslock.so` in its " +
-        "configuration, or run `MODULE LOAD /path/to/libslock.so`",
-    );
-  }
-}
-
+/** What an error says. An error of the system also says in words what happened. @internal */
 export function textOf(error: unknown): string {
-  return error instanceof Error ? error.message || error.name : String(error);
+  if (!(error instanceof Error)) return String(error);
+  const [first] = (error as Partial<AggregateError>).errors ?? []; // of a name with several addresses
+  if (!error.message && first) return textOf(first);
+  const [, words] = getSystemErrorMap().get((error as NodeJS.ErrnoException).errno!) ?? [];
+  return words && !error.message.includes(words) ? `${error.message}: ${words}` : error.message || error.name;
 }
+
+/** Whether the server said that a key is no lock: another type has replaced it. @internal */
+export const isWrongType = (error: unknown): boolean => error instanceof Error && error.message.startsWith("WRONGTYPE");
+
+/** A duration for people. @internal */
+export const duration = (ms: number): string => (ms < 1_000 ? `${Math.round(ms)}ms` : `${Math.round(ms) / 1_000}s`);
+
+/** The error of a wrong argument. @internal */
+export const invalid = (text: string): TypeError => new TypeError(text);

@@ -1,478 +1,394 @@
-// A hold: what a program may ask of it, when it is lost, and how it is extended, changed and released.
-//
-// `Held` is what one server knows of it, and what the watchdog renews. `AnyHold` is common to the holds of one server and
-// of a quorum: the former is a quorum of one. `Hold` is the hold of one server.
+// A lock that was granted: what is known of it, its renewal, the change of its mode, its release, and its end for the program.
+// While a change of mode is open the hold is renewed without naming its fence: the server may have given it another one.
 
-import {Acquisition, type Granted} from "./acquisition.js";
-import {codeOf, errorOf, isTemporary, problemsIn, type Answer} from "./answers.js";
-import {now, sleep} from "./clock.js";
-import {REFUSE_MS, cancel, change, extend, release, lookAtModes, type Command, type Key, type Mode} from "./commands.js";
-import {notNegative, wholeTtl} from "./durations.js";
-import {LostError, NotHeldError, RefusedError, TimedOutError, textOf, type Reason} from "./errors.js";
-import {Lease, RENEW_AFTER, TRY_AGAIN_AFTER, isPrompt, majority, majorityUntil, type Drift, type Told} from "./lease.js";
-import type {CallOptions, Wanted} from "./options.js";
-import {answerTo} from "./servers.js";
-import type {Answered, Shared} from "./shared.js";
-import {onAbort} from "./stop.js";
-import type {Renewable} from "./watchdog.js";
+import {Acquisition, LATE_REPLY_MS, type Outcome} from "./acquisition.js";
+import {monotonic, now} from "./clock.js";
+import {
+  ClosedError, LostError, NoAnswerError, NotHeldError, TimedOutError, invalid, isWrongType, textOf, type Reason, type SlockError,
+} from "./errors.js";
+import type {Reporter} from "./hooks.js";
+import {check, requestSettings, type Mode, type Settings} from "./options.js";
+import {REFUSE_MS, explain, type Owner} from "./protocol.js";
+import {Server, noAnswer, repeat, type Answer} from "./server.js";
+import {Stop} from "./stop.js";
+import type {Call} from "./transport.js";
 
-// How long the release of a hold that is lost may take, in ms. Its ttl ends what is left of it.
-const LOST_RELEASE_FOR_MS = 500;
+/** A lock that was granted. It is renewed until it is released, detached or lost. */
+export interface Hold extends AsyncDisposable {
+  /** The owner token. Another process may adopt or release the lock by it. */
+  readonly token: string;
+  readonly keys: readonly string[];
+  readonly mode: Mode;
+  readonly metadata: string;
+  /**
+   * The fencing token. Each new hold has a greater one than all before on its server: send it with all that is written, and
+   * refuse lesser ones where it is stored. It is 0 for a hold of a quorum.
+   */
+  readonly fence: number;
+  /**
+   * The fencing tokens of the nodes of a quorum, in the order of the clients, and 0 for a node that gave none. Those of
+   * different servers cannot be compared. Without a quorum it is the one `fence`.
+   */
+  readonly fences: readonly number[];
+  /** For how many ms the hold is certainly there if nobody deletes its keys. A renewal makes it longer. */
+  readonly remainingMs: number;
+  readonly lost: boolean;
+  /** Why it was lost. */
+  readonly reason: Reason | undefined;
+  /** Is aborted when the hold is lost, with a `LostError` as its reason. Pass it to all that is done under the lock. */
+  readonly signal: AbortSignal;
+  /** Throws `LostError` if the hold was lost, and `NotHeldError` if it was released or detached. It sends nothing. */
+  check(): void;
+  /** Lets the hold last for at least so long from now on. It never shortens: for that, release. */
+  extend(ttlMs: number): Promise<void>;
+  /**
+   * Releases the lock. Rejects with `LostError` if the hold was lost, and with `NotHeldError` if it was released or detached
+   * before. Without a reply for `retryForMs` it rejects with `NoAnswerError` and goes on in the background. In any case
+   * nothing renews the hold any more.
+   */
+  release(): Promise<void>;
+  /** Ends the hold here without releasing it, for another process that adopts it by its token. It sends nothing. */
+  detach(): void;
+  /**
+   * Makes a reader the writer, in one step, with a new fence. It waits until the other readers are gone. Rejects with
+   * `DeadlockError` if another reader of the key waits for its own upgrade already. It works for one key on one server. If
+   * it ends without a reply, the hold is still valid, and `mode` tells a little later which one it has.
+   */
+  upgrade(options?: {readonly waitMs?: number | undefined; readonly signal?: AbortSignal | undefined}): Promise<void>;
+  /**
+   * Makes the writer a reader, in one step, with a new fence and no writer in between. It works for one key on one server.
+   * Without a reply it goes on in the background; the hold counts as a reader's from the first attempt on.
+   */
+  downgrade(): Promise<void>;
+}
 
-// An extension during a change of mode is asked again so often, in ms: the change gives another fence.
-const CHANGE_LOOK_MS = 20;
+/** Where a hold is kept: one server, or the nodes of a quorum. @internal */
+export interface Keeper {
+  /** Sends one extension. The number of the answer is 0 if the hold is gone. */
+  extend(owner: Owner, ttlMs: number, fence: number, wanted: Settings, until: number): Promise<Answer>;
+  /** Releases, or has the hold end after a time, and tells whether it was there. */
+  end(owner: Owner, fence: number, afterMs: number): Promise<boolean>;
+  /** Releases in the background. */
+  endLater(owner: Owner, fence: number): void;
+  readonly fences?: readonly number[];
+}
 
-/** What a token holds at one server, or tries to get. Its commands name the hold by its fence. */
-export class Held implements Renewable {
-  readonly lease: Lease;
+/** What is left of a hold when the program has dropped its object. */
+interface Remains {
+  readonly keeper: Keeper;
+  readonly owner: Owner;
+  readonly isRenewed: boolean;
+  fence: number;
+}
+
+/** What the requests and the holds of one Locks share: its settings, what is under way, and the holds that there are. @internal */
+export class LocksState {
+  /** Calls that are under way. */
+  readonly running = new Set<Stop>();
+  isClosed = false;
+  readonly #holds = new Map<Remains, WeakRef<HeldLock>>();
+  readonly #registry = new FinalizationRegistry<Remains>((remains) => {
+    if (!this.ended(remains) || !remains.isRenewed) return;
+    const {keeper, owner, fence} = remains;
+    this.reporter.warn(`a hold was never released, and the program has no reference to it: it is released (lock ${owner.names.join(", ")})`);
+    keeper.endLater(owner, fence);
+  });
+
+  /** `counted` is the part of a ttl that counts for the validity. */
+  constructor(readonly settings: Settings, readonly reporter: Reporter, readonly counted: (ttlMs: number) => number) {}
+
+  get holds(): HeldLock[] { return [...this.#holds.values()].map((one) => one.deref()).filter((hold) => hold !== undefined); }
+
+  /** A new hold. It is not kept from being collected: one to which the program has no reference is not renewed. */
+  began(hold: HeldLock): void {
+    const {remains} = hold;
+    this.#holds.set(remains, hold.self);
+    this.#registry.register(hold, remains, remains);
+  }
+
+  /** A hold has ended. False: it had before. */
+  ended(remains: Remains): boolean {
+    this.#registry.unregister(remains);
+    return this.#holds.delete(remains);
+  }
+}
+
+/** How long a timer runs at most, in ms: timers stop while the machine sleeps, and the hold may be over when it wakes. */
+const LONGEST_TIMER_MS = 1_000;
+/** After which time a hold without `maxHoldMs` is worth a warning. */
+const LONG_HOLD_MS = 3_600_000;
+
+/** @internal */
+export class HeldLock implements Hold {
+  reason: Reason | undefined;
   ttlMs: number;
-  renewAt = Infinity;
-  /** Whether nobody renews it any more, and what comes late is released. */
-  ended = false;
-  /** Nobody before the grant, and for ever when a quorum has no majority. */
-  owner: AnyHold | undefined;
+  /** The server may have changed the mode and the fence: renewals name no fence. */
+  #isOpen = false;
+  /** The change of mode that is under way, and the end of the last one, if it was given up. */
+  #change: Stop | undefined;
+  #settled: Promise<unknown> = Promise.resolve();
+  readonly remains: Remains;
+  readonly self = new WeakRef(this);
+  #state: "live" | "over" | "lost" = "live";
+  readonly #granted = now();
+  /** Until when it is valid, and when its next renewal is due. */
+  #until = 0;
+  #renewAt = 0;
+  /** What the last renewal said, unless one has succeeded since. */
+  #failed: unknown;
+  /** When its age is worth a warning. */
+  #warnAt: number;
+  #timer: NodeJS.Timeout | undefined;
+  #controller: AbortController | undefined;
+  /** The command under way that prolongs the hold: there is one at a time. */
+  #turn: Promise<unknown> | undefined;
 
-  constructor(readonly shared: Shared, readonly wanted: Wanted, readonly token: string, drift: Drift) {
-    this.ttlMs = wanted.options.ttlMs;
-    this.lease = new Lease(wanted.mode, drift);
+  constructor(
+    readonly locks: LocksState, readonly keeper: Keeper, readonly owner: Owner, readonly wanted: Settings, public mode: Mode,
+    grant: Answer,
+  ) {
+    this.ttlMs = wanted.ttlMs;
+    this.remains = {keeper, owner, fence: grant.number, isRenewed: wanted.renew};
+    this.#warnAt = wanted.maxHoldMs < Infinity ? Infinity : this.#granted + LONG_HOLD_MS;
+    this.#grant(mode, grant);
+    this.#setTimer(now());
+    locks.began(this);
   }
 
-  get keys(): readonly Key[] { return this.wanted.keys; }
-
-  get validUntil(): number { return this.owner?.validUntil ?? Infinity; }
-
-  expire(): void { this.owner?.expire(); }
-
-  stop(): void {
-    this.ended = true;
-    this.shared.watchdog.remove(this);
-  }
-
-  /** A command sent at `sent` gave the hold, or changed its mode. */
-  granted(fence: number, mode: Mode, sent: number, ttlMs: number): void {
-    this.lease.granted(fence, mode, sent, ttlMs);
-    this.renewAfter(sent, RENEW_AFTER);
-  }
-
-  /** Extends it, and takes the answer, or the error, that it returns. `sent`: a moment before. */
-  async renew(sent: number, until: number, ttlMs = this.ttlMs): Promise<Answer> {
-    const fence = this.lease.fence ?? 0;
-    const told = await answerTo(this.shared.servers, this.wanted.key, extend(this.keys, this.token, ttlMs, fence), until);
-    const answer = codeOf(told) === "WRONGTYPE" ? 0 : told; // something else has the name
-    this.renewed(fence, sent, ttlMs, answer);
-    return answer;
-  }
-
-  /** What an answer to a command that was sent at `sent` meant. */
-  told(told: Told, _sent: number): void { if (told !== "nothing") this.owner?.told(told); }
-
-  /** Leaves nothing of it at the server, in the background. The answers, when they come while the caller waits. */
-  async giveUp(callerWaitsMs: number): Promise<Answered | undefined> {
-    const {shared, wanted, token, lease: {inDoubt, changing, fence, mode}} = this;
-    if (inDoubt || changing) return shared.giveUpInDoubt(wanted, token, fence, callerWaitsMs);
-    return fence === undefined ? undefined : shared.giveUp(wanted, [release(this.keys, mode, token, fence)], callerWaitsMs);
-  }
-
-  /** Releases it: whether all of it was still there. `TimedOutError` at `until`: then it goes on in the background. */
-  async release(moment: number, until: number): Promise<boolean> {
-    const {lease, shared, wanted, token} = this;
-    const {keys, names} = wanted;
-    const wasValid = moment < lease.validUntil;
-    const released = ({answers, afterUnanswered}: Answered): boolean => {
-      const answer = answers.at(-1);
-      if (answer instanceof Error) throw errorOf(answer, names);
-      // 0 after a copy without an answer: that copy released it.
-      return Number(answer) === keys.length || (answer === 0 && afterUnanswered && wasValid);
-    };
-    if (lease.inDoubt || lease.changing) {
-      // The token may have a later hold by now, but not while a quorum has this one.
-      if (wanted.given && !wasValid && moment >= this.validUntil) return false;
-      const answered = await this.giveUp(until - moment);
-      if (answered === undefined) throw new TimedOutError(`${names}: the release had no answer within the time`);
-      return released(answered);
-    }
-    if (lease.fence === undefined || (!lease.isHeld && keys.length === 1)) return false;
-    try {
-      return released(await shared.insist(names, wanted.key, [release(keys, lease.mode, token, lease.fence)], until));
-    } catch (error) {
-      if (error instanceof TimedOutError) void this.giveUp(0);
-      throw error;
-    }
-  }
-
-  /** What the answer to an extension meant. */
-  renewed(fence: number, sent: number, ttlMs: number, answer: Answer): Told {
-    this.expire(); // a hold that is lost stays lost, whatever the answer is
-    if (this.ended) return "nothing";
-    this.renewAfter(now(), TRY_AGAIN_AFTER);
-    if (typeof answer !== "number") {
-      this.owner?.renewalFailed(answer);
-      return "nothing";
-    }
-    const told = this.lease.extended(fence, sent, ttlMs, answer);
-    if (told === "held") this.renewAfter(sent, RENEW_AFTER);
-    this.told(told, sent);
-    return told;
-  }
-
-  private renewAfter(moment: number, partOfTtl: number): void {
-    if (this.wanted.options.renew) this.renewAt = moment + this.ttlMs * partOfTtl;
-  }
-}
-
-/** A hold of one server or of a quorum. `await using hold = …` releases it at the end of the block. */
-export abstract class AnyHold implements AsyncDisposable {
-  protected readonly shared: Shared;
-  protected problem: unknown; // of the last renewal
-  private lostReason: Reason | undefined;
-  private released = false; // or handed over
-  handedOver = false;
-  private wasTold = false; // of the loss
-  private warned = false;
-  private controller: AbortController | undefined;
-  private readonly leaseEnd: number;
-
-  constructor(protected readonly wanted: Wanted, protected readonly helds: readonly Held[], private readonly grantedAt: number) {
-    this.shared = helds[0]!.shared;
-    this.leaseEnd = this.grantedAt + wanted.options.longestLeaseMs;
-    for (const held of helds) held.owner = this;
-    this.lookAgain();
-  }
-
-  // --- what a program asks
-
-  get keys(): readonly Key[] { return this.wanted.keys; }
-
-  /** What the request said. Of a hold that was adopted `locks.info` tells it. */
-  get metadata(): string | undefined { return this.wanted.options.metadata; }
-
-  /** The name under which hooks report it. */
-  get label(): string { return this.wanted.label; }
-
-  /** The owner's identity. */
-  get token(): string { return this.helds[0]!.token; }
-
-  get mode(): Mode { return this.helds[0]!.lease.mode; }
-
-  /** How long a renewal keeps the hold. */
-  get ttlMs(): number { return this.helds[0]!.ttlMs; }
-
-  /** Until when the hold is certain, as `now()` of this library counts. Renewals move it. */
-  get validUntil(): number {
-    const {helds} = this;
-    const until = helds.length === 1 ? helds[0]!.lease.validUntil : majorityUntil(helds.map((held) => held.lease.validUntil));
-    return Math.min(until, this.leaseEnd);
-  }
-
-  /** How long the hold is certain from now on; zero when it is not. */
-  get timeLeftMs(): number { return this.hasEnded ? 0 : Math.max(0, this.validUntil - now()); }
-
-  /** Whether the hold ended and nobody released it. Asks the clock, not the server. */
+  get token(): string { return this.owner.token; }
+  get keys(): readonly string[] { return this.owner.names; }
+  get metadata(): string { return this.wanted.metadata; }
+  get label(): string { return this.wanted.label ?? this.keys[0]!; }
+  get fence(): number { return this.remains.fence; }
+  get fences(): readonly number[] { return this.keeper.fences ?? [this.fence]; }
+  get remainingMs(): number { return this.isLive ? Math.max(0, this.#until - now()) : 0; }
   get lost(): boolean {
-    this.expire();
-    return this.lostReason !== undefined;
+    this.update();
+    return this.reason !== undefined;
   }
 
-  /** Why the hold is lost; nothing when it is not. */
-  get reason(): Reason | undefined { return this.lost ? this.lostReason : undefined; }
+  get isLive(): boolean { return this.#state === "live"; }
+  /** Whether the program released or detached it. */
+  get wasLeft(): boolean { return this.#state === "over"; }
+  get isRenewed(): boolean { return this.wanted.renew && !this.locks.isClosed; }
+  /** The fence that renewals name. */
+  get named(): number { return this.#isOpen ? 0 : this.fence; }
 
-  /** It is aborted when the hold is lost, with a `LostError`. Not when the hold is released. */
   get signal(): AbortSignal {
-    if (this.controller === undefined) {
-      this.controller = new AbortController();
-      if (this.lost) this.controller.abort(this.lostError());
-      else if (!this.released) this.watch(); // also one that nobody renews
-    }
-    return this.controller.signal;
+    this.#controller ??= new AbortController();
+    if (this.lost) this.#controller.abort(this.#problem());
+    return this.#controller.signal;
   }
 
-  /**
-   * Throws `LostError` when the hold is lost, and `NotHeldError` when it has been released. Asks the clock, not the
-   * server: call it before each step.
-   */
   check(): void {
-    if (this.lost) {
-      this.wasTold = true;
-      throw this.lostError();
-    }
-    if (this.released) throw new NotHeldError(`the hold of ${this.wanted.names} has been released or handed over`);
+    this.update();
+    if (!this.isLive) throw this.#problem();
   }
 
-  /** Ends the hold here without releasing it: another process goes on with it, by `adopt`. */
-  handOver(): void {
-    this.check();
-    this.handedOver = true;
-    this.end(now());
+  async extend(ttlMs: number): Promise<void> {
+    check(this.keys, "read", {...this.wanted, ttlMs}, this.locks.counted);
+    if (this.locks.isClosed) throw new ClosedError();
+    await this.#inTurn(() => repeat(this.keys, this.locks.settings.retryForMs, (until) => this.#extend(until, ttlMs)));
   }
 
-  /**
-   * Releases the hold, and tells whether it was still there. A second call changes nothing and gives false. It ends within
-   * a second after `retryForMs`: with `TimedOutError` when the server did not answer, of a quorum with
-   * `QuorumMissedError`. The lock ends by its ttl then.
-   */
-  async release(): Promise<boolean> {
-    if (this.released) return false;
-    const moment = now();
-    const held = this.end(moment);
-    let there: boolean;
+  /** Extends a hold that is renewed, because the primary may be another one, which has not all holds. */
+  confirm(): void { if (this.isRenewed) this.extend(this.wanted.ttlMs).catch(() => {}); }
+
+  detach(): void { this.#finish(); }
+
+  async release(): Promise<void> {
+    this.#finish();
+    const {reporter} = this.locks;
     try {
-      there = await this.releaseAtServers(held, moment);
+      const wasHeld = await this.keeper.end(this.owner, this.named, this.wanted.atLeastMs - (now() - this.#granted));
+      if (wasHeld) return;
     } catch (error) {
-      if (!held) return false; // its ttl has ended, or ends what is left of it
-      this.shared.reporter.warn(`${this.label}: the release failed; the lock ends by its ttl: ${textOf(error)}`);
-      this.shared.reporter.tell("releaseFailed", this.label, error);
+      reporter.warn(`a release failed, and the lock ends by its ttl (lock ${this.keys.join(", ")}): ${textOf(error)}`);
+      reporter.tell("releaseFailed", this.label, error);
       throw error;
     }
-    if (held && !there && this.lostReason === undefined) {
-      this.lostReason = "gone"; // it had ended before
-      this.shared.reporter.tell("lost", this.label, "gone");
-    }
-    return held && there;
+    this.#lose("gone");
+    throw this.#tellLoss();
   }
 
-  /**
-   * Makes the hold valid for `ttlMs` from now on, without an argument for its present ttl. It never shortens: to shorten,
-   * release. Later renewals take the longest ttl that was asked for.
-   */
-  async extend(ttlMs?: number): Promise<void> {
-    this.shared.checkOpen();
-    this.check();
-    const wantedMs = ttlMs === undefined ? this.ttlMs : wholeTtl(ttlMs);
-    await this.extendAtServers(wantedMs);
-    this.check();
-    for (const held of this.helds) held.ttlMs = Math.max(held.ttlMs, wantedMs);
-    this.lookAgain();
-  }
-
-  /**
-   * Does `work` under the hold, with a signal that is aborted when the hold is lost, or by the signal given. When the hold
-   * is lost, it is `LostError` once the work has ended. The hold is not released.
-   */
-  async run<T>(work: (signal: AbortSignal, hold: this) => Promise<T> | T, {signal}: CallOptions = {}): Promise<T> {
-    this.check();
-    // Not by AbortSignal.any: a signal that lives long would keep something of each call.
-    const either = new AbortController();
-    const unlisten = [this.signal, signal].map((one) => one && onAbort(one, (reason) => either.abort(reason)));
-    let result: T;
-    try {
-      result = await work(either.signal, this);
-    } catch (error) {
-      if (this.lost && (error === this.signal.reason || (error as Error | undefined)?.name === "AbortError")) this.check();
-      throw error;
-    } finally {
-      for (const end of unlisten) end?.();
-    }
-    if (this.lost) this.check();
-    return result;
-  }
-
-  /**
-   * Releases at the end of a block. The work was done under the hold: a release that fails is no error of it. A loss is
-   * `LostError`, unless `check` or another call has said so.
-   */
   async [Symbol.asyncDispose](): Promise<void> {
-    const lost = this.lost;
-    await this.release().catch(() => {}); // it has been logged and told to the hook
-    if (lost && !this.wasTold) this.check();
+    // A release that fails is no error of finished work.
+    if (!this.wasLeft) await this.release().catch((error: unknown) => { if (error instanceof LostError) throw error; });
   }
 
-  // --- its end
-
-  /** Releases what the servers have: whether it was there. `held`: whether it was valid. */
-  protected abstract releaseAtServers(held: boolean, moment: number): Promise<boolean>;
-
-  /** Extends it at the servers, for so long. */
-  protected abstract extendAtServers(ttlMs: number): Promise<void>;
-
-  /** Whether it was released, handed over or lost. */
-  get hasEnded(): boolean { return this.released || this.lostReason !== undefined; }
-
-  /** A server says that it has the hold, or that it has lost it. */
-  told(told: Told): void {
-    if (this.hasEnded) return;
-    if (told === "held") this.problem = undefined;
-    const gone = this.helds.filter((held) => !held.lease.isHeld).length;
-    if (gone > this.helds.length - majority(this.helds.length)) this.lose("gone");
-    else this.expire();
+  async upgrade({waitMs = Infinity, signal}: Parameters<Hold["upgrade"]>[0] = {}): Promise<void> {
+    const {minReplicas, replicaTimeoutMs} = this.wanted;
+    const wanted = requestSettings(this.locks.settings, {ttlMs: this.ttlMs, waitMs, minReplicas, replicaTimeoutMs});
+    check(this.keys, "write", wanted, this.locks.counted);
+    await this.#changeTo("write", signal, (server, call, stop) => new Acquisition(server, this.owner, call, wanted, stop).run());
   }
 
-  /** It is lost when its time has passed. */
-  expire(moment = now()): void {
-    if (this.hasEnded) return;
-    if (moment >= this.leaseEnd) this.lose("lease ended");
-    else if (moment >= this.validUntil) this.lose("expired");
+  async downgrade(): Promise<void> {
+    await this.#changeTo("read", undefined, (server, call) => {
+      this.mode = "read";
+      return server.ask(this.keys, call).then((answer) => ({answer, isOpen: false}), (error: unknown) => ({error, isOpen: error instanceof NoAnswerError}));
+    });
   }
 
-  /** A renewal failed and is tried again. Of one that the server refuses an operator must know: once for each hold. */
-  renewalFailed(error: unknown): void {
-    if (this.hasEnded) return;
-    this.problem = error;
-    const {reporter} = this.shared;
-    if (!isTemporary(error) && !this.warned) {
-      this.warned = true;
-      reporter.warn(`${this.label}: a renewal failed: ${textOf(error)}`);
-    }
-    reporter.tell("renewalFailed", this.label, error);
-  }
-
-  /** The times have changed. */
-  protected lookAgain(): void {
-    if (this.wanted.options.renew && !this.hasEnded) this.watch();
-  }
-
-  protected lose(reason: Reason): void {
-    if (this.hasEnded) return;
-    this.lostReason = reason;
-    this.stop();
-    const error = this.lostError();
-    const {reporter} = this.shared;
-    // A hold that nobody renews ends by its ttl as a rule.
-    if (this.wanted.options.renew) reporter.warn(error.message);
-    else reporter.debug(error.message);
-    reporter.tell("lost", this.label, reason);
-    this.tellHeld();
-    this.controller?.abort(error);
-  }
-
-  /** The program releases it or hands it over. Whether it was there, as far as is known. */
-  protected end(moment: number): boolean {
-    this.expire(moment);
-    const held = !this.hasEnded;
-    this.released = true;
-    this.stop();
-    if (held) this.tellHeld();
-    return held;
-  }
-
-  private lostError(): LostError {
-    const cause = this.lostReason === "expired" ? this.problem : undefined;
-    return new LostError(this.label, this.wanted.names, this.lostReason!, cause);
-  }
-
-  private stop(): void { for (const held of this.helds) held.stop(); }
-
-  private tellHeld(): void { this.shared.reporter.held(this.label, this.grantedAt); }
-
-  private watch(): void { for (const held of this.helds) held.shared.watchdog.add(held); }
-}
-
-/** A lock that is held. `Locks` makes it; `release` ends it. */
-export class Hold extends AnyHold {
-  constructor(wanted: Wanted, protected readonly held: Held, grantedAt: number) { super(wanted, [held], grantedAt); }
-
-  /** Rises with each new hold of the server: send it with every write. An upgrade or a downgrade gives a new one. */
-  get fence(): number { return this.held.lease.fence ?? 0; }
-
-  /**
-   * The reader becomes the writer, when the other readers have gone. It waits at most for `waitMs`. `TimedOutError` when
-   * the wait is over: the hold stays as it was. `DeadlockError` when another reader waits for the same. `RefusedError`
-   * within 120 s after an upgrade of this hold that was given up, and while another change of its mode goes on.
-   */
-  async upgrade({waitMs = Infinity, signal}: {waitMs?: number | undefined} & CallOptions = {}): Promise<void> {
-    await this.change("write", notNegative("waitMs", waitMs), signal);
-  }
-
-  /**
-   * The writer becomes a reader. No other writer comes in between. From the call on it counts as a reader. `RefusedError`
-   * while another change of its mode goes on.
-   */
-  async downgrade({signal}: CallOptions = {}): Promise<void> { await this.change("read", 0, signal); }
-
-  protected releaseAtServers(held: boolean, moment: number): Promise<boolean> {
-    return this.held.release(moment, moment + (held ? this.shared.retryForMs : LOST_RELEASE_FOR_MS));
-  }
-
-  protected async extendAtServers(ttlMs: number): Promise<void> {
-    const {held, shared, wanted} = this;
-    const end = now() + shared.retryForMs;
-    for (;;) {
-      const {fence} = this;
-      const command = extend(this.keys, this.token, ttlMs, fence);
-      let told: Told;
-      try {
-        const until = Math.min(end, Math.max(now(), this.validUntil));
-        const {answers, sent} = await shared.insist(wanted.names, wanted.key, [command], until);
-        told = held.renewed(fence, sent, ttlMs, answers[0]);
-      } catch (error) {
-        if (codeOf(error) === "WRONGTYPE") this.lose("gone");
-        if (error instanceof TimedOutError) this.problem = error.cause;
-        this.check(); // it may have ended meanwhile
-        throw error;
-      }
-      this.check();
-      if (told !== "nothing") return;
-      if (now() >= end) throw new TimedOutError(`${wanted.names}: a change of mode is under way`);
-      await sleep(CHANGE_LOOK_MS);
-    }
-  }
-
-  private async change(to: Mode, waitMs: number, signal: AbortSignal | undefined): Promise<void> {
-    const {held, shared, wanted} = this;
-    const {lease} = held;
-    shared.checkOpen();
-    this.check();
-    if (this.keys.length > 1) throw new TypeError("the mode of a hold of several keys cannot be changed");
-    if (lease.changing) throw new RefusedError(`${wanted.names}: another change of the mode is under way`);
-    signal?.throwIfAborted();
-    const before = lease.mode;
-    lease.changing = true;
-    // The server refuses no downgrade, so a copy may be carried out late: it counts as a reader from now on.
-    if (to === "read") lease.mode = "read";
-    const {ttlMs} = held;
-    const command = change(to, wanted.key, held.token, ttlMs, this.fence);
-    const stop = shared.begin(signal);
-    const unlisten = onAbort(this.signal, (lost) => stop.stop(lost));
-    const acquisition = new Acquisition(shared, wanted, command, waitMs, waitMs === 0, stop, now());
-    let granted: Granted | undefined;
+  /** Runs a change, unless another one is open. What is still open after an error is settled in the background. */
+  async #changeTo(to: Mode, signal: AbortSignal | undefined, run: (server: Server, call: Call, stop: Stop) => Promise<Outcome>): Promise<void> {
+    const {keeper} = this;
+    if (!(keeper instanceof Server) || this.keys.length > 1) throw invalid("the mode changes for one key on one server");
+    if (this.#change) throw invalid("another change of the mode is open");
+    const stop = this.#change = new Stop(this.locks.running, signal);
     try {
-      granted = await acquisition.granted();
-      if (granted === undefined) throw acquisition.timedOut("other readers hold it");
-      held.granted(granted.fence, to, granted.sent, ttlMs);
-    } catch (error) {
-      if (error instanceof NotHeldError) this.lose("gone");
+      const {retryForMs} = this.locks.settings;
+      if (!(await within(this.#settled, retryForMs))) throw noAnswer(this.keys, retryForMs, undefined);
       this.check();
-      if (!(error instanceof RefusedError)) throw error;
-      throw new RefusedError(
-        `${wanted.names}: an upgrade of this hold was given up less than ${REFUSE_MS / 1000} s ago, and the server refuses another one for so long`,
-      );
+      const {ttlMs, fence} = this;
+      const wasOpen = this.#isOpen;
+      this.#isOpen = true;
+      const call = this.owner.change(to, ttlMs, fence);
+      const {answer, error, isOpen} = await run(keeper, call, stop);
+      this.update(() => {
+        if (answer) this.#grant(to, answer);
+        else if (!isOpen) this.#isOpen = wasOpen;
+        if (error instanceof NotHeldError || isWrongType(error)) this.#lose("gone");
+      });
+      this.check();
+      if (!answer && isOpen) this.#settled = this.#settle(keeper, to, call).catch(() => {});
+      if (error instanceof TimedOutError) await within(this.#settled, LATE_REPLY_MS); // the server replies
+      if (!answer) throw error;
     } finally {
-      acquisition.forget();
-      lease.inDoubt ||= acquisition.inDoubt;
-      if (acquisition.inDoubt && granted === undefined) { // a copy may come late, also after a refusal
-        await this.settle(acquisition.leftToGiveUpMs, to === "read" ? command : undefined);
-      } else {
-        if (granted === undefined) lease.mode = before; // the server has refused it
-        lease.changing = false;
-      }
-      unlisten();
-      shared.end(stop);
+      stop.done();
+      this.#change = undefined;
     }
-    this.check();
-    if (!isPrompt(granted.sent, granted.received, ttlMs)) await this.extend();
-    this.lookAgain();
   }
 
-  /**
-   * A change of mode was given up. Of an upgrade, it ends what waits, and asks in which mode the token holds the key. It
-   * repeats a downgrade until it is answered.
-   */
-  private async settle(callerWaitsMs: number, downgrade: Command | undefined): Promise<void> {
-    const {held, wanted} = this;
-    if (this.reason !== undefined) { await held.giveUp(callerWaitsMs); return; } // nothing of it is to be left
-    const {keys, token, ttlMs} = held;
-    const sent = now();
-    const modes: readonly Mode[] = downgrade ? ["read"] : ["write", "read"];
-    const commands = downgrade
-      ? [downgrade]
-      : [...cancel(keys, token, !wanted.given), ...lookAtModes(keys, token, ttlMs)];
-    await this.shared.giveUp(wanted, commands, callerWaitsMs, (answers) => {
-      held.lease.changing = false;
-      if (this.hasEnded || answers.length === 0) return;
-      const told = answers.slice(-modes.length);
-      const at = told.findIndex((answer) => typeof answer === "number" && answer > 0);
-      if (at >= 0) {
-        held.lease.granted(told[at] as number, modes[at]!, sent, ttlMs);
-      } else if (problemsIn(told).length === 0) this.lose("gone");
+  /** Learns which mode a hold has whose change was given up. */
+  async #settle(server: Server, to: Mode, call: Call): Promise<void> {
+    const ask = (one: Call): Promise<Answer> => repeat(this.keys, REFUSE_MS, (until) => {
+      this.check();
+      return server.number({...one, reserved: true}, until);
+    });
+    if (to === "write" && (await ask(this.owner.withdraw())).number > 0) return;
+    const grant = await ask(to === "write" ? this.owner.adopt("write", this.ttlMs) : call);
+    if (grant.number > 0) this.update(() => this.#grant(to, grant));
+  }
+
+  /** Notes that the server gave the hold in a mode. */
+  #grant(mode: Mode, {number, sent}: Answer): void {
+    this.mode = mode;
+    this.remains.fence = number;
+    this.#isOpen = false;
+    this.#lengthen(sent, this.ttlMs);
+  }
+
+  /** Changes a live hold, and does what follows if that or its time ends it. */
+  update(change?: () => void): void {
+    if (!this.isLive) return;
+    const at = now();
+    if (at >= this.#granted + this.wanted.maxHoldMs) this.#lose("max hold");
+    else if (at >= this.#until) this.#lose(this.locks.isClosed ? "closed" : "expired");
+    else change?.();
+    if (this.isLive) {
+      this.#setTimer(at);
+      return;
+    }
+    clearTimeout(this.#timer);
+    this.#change?.close();
+    this.locks.ended(this.remains);
+    if (this.reason) {
+      this.keeper.endLater(this.owner, this.fence); // by the fence, because another hold of a token of the program's stays
+      this.#tellLoss();
+    }
+    this.locks.reporter.tell("held", this.label, at - this.#granted);
+  }
+
+  #lose(reason: Reason): void {
+    this.#state = "lost";
+    this.reason = reason;
+  }
+
+  /** The error of a hold that has ended. */
+  #problem(): SlockError {
+    if (!this.reason) return new NotHeldError(`the owner token does not hold the lock for ${this.mode}`, this.keys);
+    return this.#loss();
+  }
+
+  #loss(): LostError { return new LostError(this.keys, this.reason!, this.reason === "expired" ? this.#failed : undefined); }
+
+  #tellLoss(): LostError {
+    const loss = this.#loss();
+    this.#controller?.abort(loss);
+    this.locks.reporter.warn(`${loss.message}${this.label === this.keys[0] ? "" : ` (label ${this.label})`}`);
+    this.locks.reporter.tell("lost", this.label, loss);
+    return loss;
+  }
+
+  /** Ends a live hold here, before anything is sent. */
+  #finish(): void {
+    if (!this.isLive) throw this.#problem();
+    this.update(() => (this.#state = "over"));
+    if (this.reason) throw this.#problem();
+  }
+
+  /** Notes that the server lets the hold live for a ttl, or longer, from a moment on. */
+  #lengthen(from: number, ttlMs: number): void {
+    this.ttlMs = Math.max(this.ttlMs, ttlMs);
+    this.#until = Math.max(this.#until, from + this.locks.counted(ttlMs));
+    this.#renewAt = from + this.ttlMs / 3;
+    this.#failed = undefined;
+  }
+
+  async #inTurn(work: () => Promise<unknown>): Promise<void> {
+    while (this.#turn) await this.#turn;
+    const done = work();
+    this.#turn = done.catch(() => {}).finally(() => (this.#turn = undefined));
+    await done;
+  }
+
+  /** Sends one extension to at least the ttl. What is wrong with the hold comes before another error. */
+  async #extend(until: number, ttlMs: number): Promise<void> {
+    this.check();
+    const {named} = this;
+    const longer = Math.max(this.ttlMs, ttlMs);
+    const limit = Math.min(until, monotonic() + this.remainingMs);
+    const answer: Answer | {error: unknown} = await this.keeper.extend(this.owner, longer, named, this.wanted, limit)
+      .catch((error: unknown) => (isWrongType(error) ? {number: 0, sent: 0} : {error}));
+    this.update(() => {
+      if ("error" in answer) this.#failed = explain(answer.error, this.keys);
+      else if (answer.number > 0) this.#lengthen(answer.sent, longer);
+      else if (named === this.named) this.#lose("gone"); // else it was about another fence
+    });
+    this.check();
+    if ("error" in answer) throw answer.error;
+  }
+
+  /** Has the hold looked at when that is due next, if it is renewed or somebody would notice its end. */
+  #setTimer(at: number): void {
+    if (this.#timer || !(this.wanted.renew || this.#controller)) return;
+    const due = Math.min(this.#until, this.#granted + this.wanted.maxHoldMs, this.isRenewed ? this.#renewAt : Infinity);
+    const {self} = this; // the timer does not keep the object
+    this.#timer = setTimeout(() => self.deref()?.look(), Math.min(due - at, LONGEST_TIMER_MS)).unref();
+  }
+
+  /** Ends a hold whose time is over, and renews it if that is due. */
+  look(): void {
+    this.#timer = undefined;
+    const at = now();
+    let isDue = false;
+    this.update(() => {
+      isDue = this.isRenewed && at >= this.#renewAt;
+      if (isDue) this.#renewAt = at + this.ttlMs / 10; // unless this renewal succeeds
+    });
+    if (!isDue || this.#turn) return;
+    if (at >= this.#warnAt) {
+      this.#warnAt = Infinity;
+      this.locks.reporter.warn(`a lock is held for more than an hour, and has no maxHoldMs (lock ${this.keys.join(", ")})`);
+    }
+    // A reply may be waited for in vain, so it is not waited for long.
+    this.#inTurn(() => this.#extend(monotonic() + this.ttlMs / 4, this.ttlMs)).catch((error: unknown) => {
+      if (this.isLive) this.locks.reporter.tell("renewalFailed", this.label, explain(error, this.keys));
     });
   }
 }
+
+/** Whether a promise is settled within so many ms. */
+const within = (promise: Promise<unknown>, ms: number): Promise<unknown> =>
+  new Stop(new Set()).wait(promise.then(() => true), ms);

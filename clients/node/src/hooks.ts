@@ -1,63 +1,45 @@
-// What a program can have itself told about its locks, for metrics and logs.
+// Tells the program and its log what happens. It decides nothing.
 
-import {debuglog} from "node:util";
-import {now} from "./clock.js";
-import {textOf, type Reason} from "./errors.js";
+import {monotonic} from "./clock.js";
+import {duration, textOf, type LostError} from "./errors.js";
 
-const debug = debuglog("slock");
-
-// A server is out of reach when nothing has been answered for so long, in ms: a connection may be lost at any time.
-const OUT_OF_REACH_AFTER_MS = 1_000;
-
-/** How an acquisition ended: one of these, or the name of the error. */
+/** How an acquisition ended: one of these, or the name of an error, such as "Deadlock". */
 export type Outcome = "granted" | "refused" | "timed out" | "cancelled" | (string & {});
 
 /**
- * Functions that the library calls. They must return at once: the library waits for them. An error of one of them is
- * logged and changes nothing.
+ * Functions that the library calls, with the label of the request and in the asynchronous context of its call. They must
+ * not block. What one of them throws is a warning and changes nothing.
  */
 export interface Hooks {
-  /** When an acquisition has ended. `refused`: a `tryAcquire` that got nothing. */
+  /** When an acquisition ended, with how long it took in ms. `refused` is a `tryAcquire` that found the lock held. */
   waited?(label: string, ms: number, outcome: Outcome): void;
-  /** When a hold has ended: released, handed over or lost. */
+  /** When a hold ended, released or lost, with the time since the grant in ms. */
   held?(label: string, ms: number): void;
-  lost?(label: string, reason: Reason): void;
-  /** For each renewal without an answer, or with an error. It is tried again. */
+  lost?(label: string, loss: LostError): void;
+  /** When a renewal got an error or no reply. It is sent again until the hold expires. */
   renewalFailed?(label: string, error: unknown): void;
-  /** When a release had no answer. The lock ends by its ttl. */
+  /** When a release got an error or no reply in time. The lock ends by its ttl. */
   releaseFailed?(label: string, error: unknown): void;
-  /** What an operator must know. Without this it goes to `process.emitWarning`. */
+  /** What an operator must know. Without this hook it goes to `process.emitWarning`. */
   warning?(text: string): void;
 }
 
-/** The hooks of a program, called so that their errors change nothing. */
+/** For how long no reply comes before that is a warning, in ms: a connection may be lost at any time. */
+const OUTAGE_MS = 1_000;
+
+/** Calls the hooks of one Locks. @internal */
 export class Reporter {
-  private silentSince: number | undefined; // Infinity: it has been told
+  /** Since when no reply comes; Infinity: that was a warning. */
+  #failingSince: number | undefined;
 
-  constructor(private readonly hooks: Hooks) {}
+  constructor(readonly hooks: Hooks) {}
 
-  tell<Name extends keyof Hooks>(name: Name, ...told: Parameters<NonNullable<Hooks[Name]>>): void {
-    const hook = this.hooks[name] as ((...told: unknown[]) => void) | undefined;
-    if (hook === undefined) return;
-    const call = async (): Promise<void> => hook.apply(this.hooks, told);
-    call().catch((error: unknown) => process.emitWarning(`the hook ${name} failed: ${error}`, "SlockWarning"));
-  }
-
-  /** An acquisition that began then has ended. */
-  waited(label: string, began: number, outcome: Outcome): void { this.tell("waited", label, now() - began, outcome); }
-
-  /** A hold that was granted then has ended. */
-  held(label: string, began: number): void { this.tell("held", label, now() - began); }
-
-  /** The server has answered. */
-  answered(): void { this.silentSince = undefined; }
-
-  /** It has not. An operator is told once, until it answers again. */
-  unanswered(server: string, error: unknown): void {
-    this.silentSince ??= now();
-    if (now() - this.silentSince < OUT_OF_REACH_AFTER_MS) return;
-    this.silentSince = Infinity;
-    this.warn(`${server} is out of reach: ${textOf(error)}`);
+  tell<Name extends keyof Hooks>(name: Name, ...what: Parameters<NonNullable<Hooks[Name]>>): void {
+    try {
+      (this.hooks[name] as ((...what: unknown[]) => void) | undefined)?.call(this.hooks, ...what);
+    } catch (error) {
+      process.emitWarning(`the hook ${name} failed: ${textOf(error)}`, "SlockWarning");
+    }
   }
 
   warn(text: string): void {
@@ -65,6 +47,15 @@ export class Reporter {
     else process.emitWarning(text, "SlockWarning");
   }
 
-  /** Shown with `NODE_DEBUG=slock`. */
-  debug(text: string): void { debug(text); }
+  /** Notes whether the server replied. */
+  reached(error?: unknown): void {
+    if (error === undefined) {
+      this.#failingSince = undefined;
+      return;
+    }
+    const ms = monotonic() - (this.#failingSince ??= monotonic());
+    if (ms < OUTAGE_MS) return;
+    this.#failingSince = Infinity;
+    this.warn(`no reply from the server for ${duration(ms)}: ${textOf(error)}`);
+  }
 }

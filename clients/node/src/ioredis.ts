@@ -1,97 +1,119 @@
-// Connections made from a client of ioredis 5. The only file that knows it, by its public parts.
+// Clients of ioredis 5 and 6 and of iovalkey: of one server, by Sentinels, and of a cluster. Only public parts are used.
 
-import type {Address, Base, RawConnection, Told} from "./connection.js";
+import type {Base, Line, Listening, Subscriber} from "./connections.js";
+import {slotOf} from "./protocol.js";
 
-/** What is used of a `Redis` of ioredis. */
-export interface IoredisClient {
-  duplicate(override?: any): any;
-  call(command: string, ...args: any[]): Promise<unknown>;
-  readonly options: object;
+/** A `Redis` or a `Cluster`. */
+export interface Ioredis {
+  readonly status: string;
+  call(...words: never[]): Promise<unknown>;
 }
 
-/** What is used of a `Cluster` of ioredis. */
-export interface IoredisCluster {
-  nodes(role?: "all" | "master" | "slave"): IoredisClient[];
-  call(command: string, ...args: any[]): Promise<unknown>;
-  readonly options: object;
-  readonly status?: string;
-  connect?(): Promise<void>;
+// The types differ between the kinds of clients and the versions.
+type Any = any;
+
+const nothing = (): void => {};
+
+/** Of a duplicate: it connects once, and has no time limit of its own. */
+const PLAIN = {
+  reconnectOnError: null, maxRetriesPerRequest: null, enableOfflineQueue: true, enableAutoPipelining: false, commandTimeout: undefined,
+  socketTimeout: undefined, keyPrefix: "", readOnly: false, monitor: false,
+};
+/** With Sentinels: it asks each once, and notices a failover. */
+const FAILOVER = {sentinelRetryStrategy: () => null, sentinelReconnectStrategy: () => 1_000, failoverDetector: true};
+
+/** @internal */
+export function ioredisBase(client: Ioredis & Any): Base {
+  if (client.nodes) return clusterBase(client);
+  const {host = "localhost", port = 6379, path, name, sentinels, failoverDetector, keyPrefix, retryStrategy} = client.options;
+  const hasFailover = Boolean(sentinels);
+  const program = lineOf(client);
+  return {
+    topology: {name: hasFailover ? `the primary of ${name}` : (path ?? `${host}:${port}`), hasFailover, prefix: keyPrefix},
+    // A client that does not notice a failover stays with the former primary: then all goes over a duplicate.
+    program: hasFailover && !failoverDetector ? {...program, get isOpen() { return program.isOpen; }, isReady: false} : program,
+    repeatsAfterMs: repeatsAfterMs(retryStrategy),
+    ...duplicatesOf(() => client, hasFailover),
+  };
 }
 
-interface Options {
-  readonly host?: string;
-  readonly port?: number;
-  readonly path?: string;
-  readonly name?: string;
-  readonly sentinels?: unknown;
-  readonly natMap?: Record<string, Address> | ((told: string) => Address | null);
+/** It repeats what had no reply on the next connection. */
+const repeatsAfterMs = (retryStrategy?: (times: number) => unknown): number => Math.min(50, Number(retryStrategy?.(1) ?? Infinity));
+
+function duplicatesOf(client: (place?: string) => Any, hasFailover = false): Pick<Base, "duplicate" | "subscriber"> {
+  const made = (place?: string): Any => {
+    const one = client(place).duplicate({...PLAIN, lazyConnect: false, retryStrategy: null, ...(hasFailover && FAILOVER)});
+    return one.on("connect", () => one.stream?.unref?.()); // it does not keep the process alive
+  };
+  return {
+    duplicate() {
+      const one = made();
+      const line = lineOf(one, () => problem);
+      let problem: unknown;
+      one.on("error", (error: unknown) => (problem = error));
+      return line;
+    },
+    async subscriber({message, missed, ended}: Listening, place: string): Promise<Subscriber> {
+      const one = made(place).on("end", ended).on("error", missed).on("moved", missed).on("smessage", message);
+      return {
+        subscribe: (channel) => one.ssubscribe(channel),
+        unsubscribe: (channel) => void one.sunsubscribe(channel).catch(nothing),
+        close: () => close(one),
+      };
+    },
+  };
 }
 
-/** A client of ioredis that connects once and sends each command once. */
-function made(client: IoredisClient, address: Address | undefined, told: Told): RawConnection {
-  const opened = client.duplicate({
-    ...address,
-    lazyConnect: true,
-    retryStrategy: null, // so it never connects again, and nothing is sent twice
-    sentinelRetryStrategy: () => null,
-    reconnectOnError: null,
-    enableAutoPipelining: false,
-    enableOfflineQueue: false,
-    enableReadyCheck: false, // it would need the permission for INFO
-    disableClientInfo: true,
-    commandTimeout: undefined,
-    socketTimeout: undefined,
-    keyPrefix: "",
-    stringNumbers: false,
-    readOnly: false,
-    monitor: false,
+/** Closes a duplicate. One that has ended would start a timer. */
+const close = (client: Any): void => { if (client.status !== "end" && client.status !== "close") client.disconnect(); };
+
+/** `problem` is the last error of the connection. */
+const lineOf = (client: Any, problem?: () => unknown): Line => ({
+  get isOpen() { return client.status !== "end"; },
+  get isReady() {
+    if (client.status === "wait") client.connect().catch(nothing); // a lazy one
+    return client.status === "ready";
+  },
+  send: (words) => client.call(...words).catch((error: unknown) => {
+    // Of a connection that could not be made it only says that it is closed.
+    throw client.status === "end" || client.status === "close" ? (problem?.() ?? error) : error;
+  }),
+  close: () => close(client),
+});
+
+function clusterBase(cluster: Any): Base {
+  const nameOf = ({options: {host, port}}: Any): string => `${host}:${port}`;
+  const nodeNamed = (one: Any, name: string | undefined): Any => one.nodes("all").find((node: Any) => nameOf(node) === name);
+  // ioredis does not know the keys of the commands of modules, and would send them to any node.
+  const ownerOf = (one: Any, key: string): Any => nodeNamed(one, one.slots[slotOf(key)]?.[0]);
+  const line = (one: Any): Line => ({
+    get isOpen() { return lineOf(one).isOpen; },
+    get isReady() { return lineOf(one).isReady; },
+    async send(words, key) {
+      if (key === "") return Promise.all(one.nodes("master").map((node: Any) => node.call(...words)));
+      try {
+        const owner = ownerOf(one, key);
+        if (owner) return await owner.call(...words);
+      } catch (error) {
+        if (!/^(MOVED|ASK) /.test((error as Error).message)) throw error;
+      }
+      return one.call(...words); // it follows the redirection of any node, and learns
+    },
+    follow: (words, key) => (ownerOf(one, key) ?? one).call(...words),
+    close: () => close(one),
   });
-  let problem: unknown;
-  const ended = (error: unknown): void => {
-    problem ??= error;
-    told.ended(problem);
-  };
-  opened.on("error", ended).on("end", () => ended(new Error("the connection has ended")));
-  opened.on("moved", () => ended(new Error("the slot of a channel has moved"))); // the promise of ssubscribe stays open
-  opened.on("smessage", (channel: string, text: string) => told.message?.(channel, text));
+  const {keyPrefix, redisOptions} = cluster.options;
   return {
-    connect: () => opened.connect(),
-    send: (command) => opened.call(...command),
-    subscribe: (channel) => opened.ssubscribe(channel),
-    unsubscribe: (channel) => opened.sunsubscribe(channel),
-    // Of one that has ended it would start a timer.
-    destroy: () => { if (opened.status !== "end" && opened.status !== "close") opened.disconnect(); },
-  };
-}
-
-/** One server, or the primary: the connector asks the Sentinels for each connection. */
-export function ioredisBase(client: IoredisClient): Base {
-  const {host = "localhost", port = 6379, path, name, sentinels} = client.options as Options;
-  const findsPrimary = Boolean(sentinels);
-  return {
-    name: findsPrimary ? String(name) : (path ?? `${host}:${port}`),
-    findsPrimary,
-    open: async (address, told) => made(client, address, told),
-  };
-}
-
-export function ioredisClusterBase(cluster: IoredisCluster): Base {
-  if (cluster.status === "wait") cluster.connect?.().catch(() => {}); // its own calls tell
-  const {natMap} = cluster.options as Options;
-  return {
-    name: "the cluster",
-    async open(address, told) {
-      const [node] = cluster.nodes();
-      if (node === undefined) throw new Error("the client of the cluster is not connected");
-      return made(node, address, told);
+    topology: {name: "the cluster", isCluster: true, prefix: keyPrefix ?? redisOptions?.keyPrefix},
+    program: line(cluster),
+    repeatsAfterMs: 50, // when it follows a redirection
+    ...duplicatesOf((place) => nodeNamed(cluster, place) ?? cluster.nodes("master")[0]),
+    duplicate() {
+      const one = cluster.duplicate([], {
+        lazyConnect: false, keyPrefix: "", enableAutoPipelining: false, clusterRetryStrategy: () => null, redisOptions: PLAIN,
+      });
+      return line(one.on("error", nothing));
     },
-    seeds: () => cluster.nodes().map(({options}) => {
-      const {host = "localhost", port = 6379} = options as Options;
-      return {host, port};
-    }),
-    reached(told) {
-      const name = `${told.host}:${told.port}`;
-      return (typeof natMap === "function" ? natMap(name) : natMap?.[name]) ?? told;
-    },
+    place: (channel) => cluster.slots[slotOf(channel)]?.[0] ?? "",
   };
 }

@@ -1,140 +1,141 @@
-// `Locks`: made once from a client of a base library. It makes requests, adopts, releases by token, and looks.
+// What a program makes once: it gives requests, and carries them out on one server or cluster.
 
-import {Acquisition, CALL_OVERDUE_MS, type Granted} from "./acquisition.js";
-import {NoAnswer, problemsIn} from "./answers.js";
-import type {Client} from "./base.js";
-import {now} from "./clock.js";
-import * as commands from "./commands.js";
-import type {Command, Key, Mode} from "./commands.js";
-import {NotHeldError, TooFewReplicasError} from "./errors.js";
-import {Held, Hold} from "./hold.js";
-import {SERVER_DRIFT, isPrompt, validUntil} from "./lease.js";
-import {keysOf, type HoldOptions, type LocksOptions, type Wanted} from "./options.js";
-import {Strategy} from "./polling.js";
-import {Acquirer} from "./request.js";
-import {ask} from "./servers.js";
-import {ANSWER_OVERDUE_MS, CALLER_WAITS_MS, Shared, type Answered} from "./shared.js";
-import {lockInfo, queueInfos, type LockInfo, type QueueInfo} from "./status.js";
+import {Acquisition, counted} from "./acquisition.js";
+import {monotonic} from "./clock.js";
+import {ClosedError, NotHeldError, WrongModeError, invalid} from "./errors.js";
+import {LocksState, type HeldLock} from "./hold.js";
+import {Reporter} from "./hooks.js";
+import {lockInfo, queueInfos, type LockInfo, type QueueInfo} from "./info.js";
+import {requestSettings, type Mode, type RequestOptions, type Settings} from "./options.js";
+import {Owner} from "./protocol.js";
+import {LockRequest, type Backend, type Request} from "./request.js";
+import {Server, repeat} from "./server.js";
 import type {Stop} from "./stop.js";
+import {ReplyError, type Transport} from "./transport.js";
 
-/**
- * Makes requests for locks: one for a program, from a client of node-redis or ioredis. `Locks` opens connections of its own
- * with the options of the client, which stays as it is.
- */
-export class Locks extends Acquirer<Hold> {
-  constructor(client: Client, options: LocksOptions = {}) {
-    const {waiting = "notify", retryForMs, retryWaitForMs, hooks, ...defaults} = options;
-    const shared = new Shared(client, {retryForMs, retryWaitForMs, hooks});
-    super([shared], defaults);
-    if (waiting instanceof Strategy) shared.strategy = waiting;
-    else if (waiting === "block") shared.blocks = true;
-    else if (waiting !== "notify") throw new TypeError("waiting must be 'notify', 'block', or a Strategy");
+/** What a program asks for locks. */
+export interface Locks extends AsyncDisposable {
+  /** A request for the lock of a key, or of all keys or none, as the one writer. It sends nothing. */
+  write(keys: string | readonly string[], options?: RequestOptions): Request;
+  /** The same as a reader. With a limit it is one of so many permits. */
+  read(keys: string | readonly string[], options?: RequestOptions): Request;
+  /** Who holds the lock of the key and who waits for it, all of them. Of a quorum: at its first node. */
+  info(key: string): Promise<LockInfo>;
+  /** Which locks are waited for whose keys begin with the prefix, on all nodes of a cluster, the longest wait first. */
+  queues(): Promise<QueueInfo[]>;
+  /**
+   * Releases what an owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on how many nodes
+   * of a quorum. It is for a token that another process took; a `Hold` has `release`.
+   */
+  release(keys: string | readonly string[], token: string): Promise<number>;
+  /**
+   * Ends the waits and the renewals. Waits and later calls reject with `ClosedError`. Holds are lost at the end of their ttl
+   * with the reason `closed`, and may still be released; with `release` they are released now. The program's client stays open.
+   */
+  close(options?: {readonly release?: boolean | undefined}): Promise<void>;
+}
+
+/** Locks over one transport, or over those of a quorum. @internal */
+export class LockService implements Locks {
+  readonly #state: LocksState;
+  readonly #servers: readonly Server[];
+  readonly #backend: Backend;
+
+  constructor(transports: readonly Transport[], given: Settings, backend: (servers: readonly Server[], settings: Settings) => Backend) {
+    const [first, ...others] = transports.map(({topology}) => topology.prefix ?? "");
+    if (others.some((prefix) => prefix !== first)) throw invalid("the clients of a quorum must have the same key prefix");
+    const settings = {...given, prefix: (first ?? "") + given.prefix};
+    const reporter = new Reporter(settings.hooks);
+    const renewed = (): HeldLock[] => this.#state.holds.filter(({isRenewed}) => isRenewed);
+    this.#servers = transports.map((transport) => new Server(transport, settings, reporter, renewed));
+    this.#backend = backend(this.#servers, settings);
+    this.#state = new LocksState(settings, reporter, this.#backend.counted);
   }
 
-  async adopt(keys: Key | readonly Key[], token: string, mode: Mode, options?: HoldOptions): Promise<Hold> {
-    const wanted = this.wanted(keys, mode, {...options, token});
-    const held = new Held(this.shared, wanted, token, SERVER_DRIFT);
-    const refresh = commands.refresh(held.keys, mode, token, held.ttlMs);
-    const {answers, sent} = await this.ask(wanted.names, wanted.key, [refresh]);
-    const fence = Number(answers[0]);
-    if (!fence) throw new NotHeldError(`the token does not hold ${wanted.names} for ${mode}`);
-    held.granted(fence, mode, sent, held.ttlMs);
-    return new Hold(wanted, held, now());
+  write(keys: string | readonly string[], options: RequestOptions = {}): LockRequest { return this.#request("write", keys, options); }
+
+  read(keys: string | readonly string[], options: RequestOptions = {}): LockRequest { return this.#request("read", keys, options); }
+
+  async info(key: string): Promise<LockInfo> {
+    this.read(key).check();
+    const name = this.#state.settings.prefix + key;
+    return lockInfo(await this.#query(name, ["SLOCK.INFO", name, "FULL", "COUNT", "0"]));
   }
 
-  /** When it had to be sent again, 0 can also mean that the first attempt did it. */
-  async release(keys: Key | readonly Key[], token: string): Promise<number> {
-    const all = keysOf(keys);
-    const {answers} = await this.ask(commands.namesOf(all), all[0]!, [commands.releaseInAnyMode(all, token)]);
-    return Number(answers[0]);
-  }
-
-  /** Who holds the lock and who waits for it. */
-  async info(key: Key): Promise<LockInfo> {
-    return lockInfo((await this.ask(String(key), key, [commands.info(key)])).answers[0]);
-  }
-
-  /** The locks for which somebody waits, the longest wait first. In a cluster those of all nodes. */
   async queues(): Promise<QueueInfo[]> {
-    const end = now() + this.shared.retryForMs;
-    const queuesAt = async (key: Key): Promise<QueueInfo[]> =>
-      queueInfos((await this.ask("the queues", key, [commands.queues()], end)).answers[0]);
-    const here = await queuesAt("queues"); // by then the nodes are known
-    const others = await Promise.all(this.shared.servers.keysElsewhere("queues").map(queuesAt));
-    return [here, ...others].flat().sort((one, other) => other.longestWaitMs - one.longestWaitMs);
+    if (this.#state.isClosed) throw new ClosedError();
+    const reply = await this.#query("", ["SLOCK.QUEUES", "COUNT", "0"]);
+    return queueInfos(this.#servers[0]!.transport.topology.isCluster ? reply as unknown[] : [reply], this.#state.settings.prefix);
   }
 
-  protected attempt(wanted: Wanted, once: boolean, stop: Stop, began: number): Promise<Hold | undefined> {
-    return new NewHold(this.shared, wanted, once, stop, began).hold();
+  async release(keys: string | readonly string[], token: string): Promise<number> {
+    const request = this.read(keys, {token});
+    request.check();
+    return this.#backend.release(request);
   }
 
-  private ask(names: string, key: Key, words: readonly Command[], end = now() + this.shared.retryForMs): Promise<Answered> {
-    this.shared.checkOpen();
-    return this.shared.insist(names, key, words, end);
+  async close({release = false}: {readonly release?: boolean | undefined} = {}): Promise<void> {
+    const {running, holds, settings} = this.#state;
+    this.#state.isClosed = true;
+    const releases = release ? holds.map((hold) => hold.release()) : [];
+    for (const stop of running) stop.close();
+    const until = monotonic() + settings.retryForMs;
+    const released = await Promise.allSettled(releases);
+    while (monotonic() < until && (running.size > 0 || this.#servers.some(({delivering}) => delivering > 0))) {
+      await new Promise((resolve) => setTimeout(resolve, 1));
+    }
+    for (const {listener, transport} of this.#servers) {
+      listener.close();
+      transport.close();
+    }
+    for (const one of released) if (one.status === "rejected" && !(one.reason instanceof NotHeldError)) throw one.reason;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> { return this.close(); }
+
+  #request(mode: Mode, keys: string | readonly string[], options: RequestOptions): LockRequest {
+    const settings = requestSettings(this.#state.settings, options);
+    return new LockRequest(this.#state, this.#backend, typeof keys === "string" ? [keys] : [...keys], mode, settings);
+  }
+
+  /** Sends a question until it is answered, to the node of the key or without a key to all. */
+  async #query(key: string, command: readonly string[]): Promise<unknown> {
+    const {value} = await repeat([], this.#state.settings.retryForMs, async (until) => {
+      const reply = await this.#servers[0]!.try({key, command}, until);
+      const problem = [reply.value].flat().find((one) => one instanceof ReplyError);
+      if (problem) throw problem;
+      return reply;
+    });
+    return value;
   }
 }
 
-/** The acquisition of a new hold, with the token that is made for it. */
-class NewHold extends Acquisition {
-  private readonly held: Held;
+/** Requests at one server or cluster. @internal */
+export class ServerBackend implements Backend {
+  readonly counted = counted;
 
-  constructor(shared: Shared, wanted: Wanted, private readonly refusalIsAnswer: boolean, stop: Stop, began: number) {
-    const {waitMs} = wanted.options;
-    const held = new Held(shared, wanted, wanted.newToken(), SERVER_DRIFT);
-    super(shared, wanted, commands.acquire(wanted, held.token), waitMs, refusalIsAnswer || waitMs === 0, stop, began);
-    this.held = held;
+  constructor(readonly server: Server) {}
+
+  async acquire({keys, mode, settings}: LockRequest, stop: Stop, isTry: boolean): ReturnType<Backend["acquire"]> {
+    const {server} = this;
+    const owner = new Owner(keys, server.settings.prefix, settings.token);
+    const {answer, error, isOpen} = await new Acquisition(server, owner, owner.lock(mode, settings), settings, stop, isTry).run();
+    if (answer && server.transport.topology.hasFailover) server.listener.channel(owner.keys[0]!, true); // its end tells of another primary
+    if (answer) return {keeper: server, owner, answer};
+    if (isOpen) server.endLater(owner, 0);
+    if (error !== undefined) throw error;
+    return undefined;
   }
 
-  async hold(): Promise<Hold | undefined> {
-    const {held, wanted} = this;
-    let hold: Hold | undefined;
-    try {
-      const granted = await this.granted();
-      if (granted === undefined && !this.refusalIsAnswer) throw this.timedOut("the lock is not free");
-      this.forget();
-      if (granted === undefined) return undefined;
-      this.stop.check();
-      held.lease.inDoubt = this.unanswered;
-      held.granted(granted.fence, wanted.mode, granted.sent, held.ttlMs);
-      return (hold = new Hold(wanted, held, granted.received));
-    } finally {
-      if (hold === undefined) { // also what was refused: a copy before may come late
-        this.forget();
-        held.lease.inDoubt = this.inDoubt;
-        await held.giveUp(Math.min(CALLER_WAITS_MS, this.leftToGiveUpMs));
-      }
-    }
+  async adopt({keys, mode, settings}: LockRequest): ReturnType<Backend["adopt"]> {
+    const owner = new Owner(keys, this.server.settings.prefix, settings.token);
+    const answer = await this.server.ask(keys, owner.adopt(mode, settings.ttlMs)).catch((error: unknown) => {
+      if (!(error instanceof WrongModeError)) throw error;
+    });
+    return answer && answer.number > 0 ? {keeper: this.server, owner, answer} : undefined;
   }
 
-  protected override async attempt(): Promise<Granted | undefined> {
-    if (!this.shared.isPermitted(this.wanted)) {
-      await this.shared.checkPermission(this.wanted, this.limit + ANSWER_OVERDUE_MS, this.stop);
-      this.heard();
-    }
-    const granted = await super.attempt();
-    this.held.lease.fence = granted?.fence;
-    const {minReplicas, ttlMs} = this.wanted.options;
-    if (granted === undefined || (minReplicas === 0 && isPrompt(granted.sent, granted.received, ttlMs))) return granted;
-    return this.extended(granted.fence);
-  }
-
-  /** Extends it before it is handed out. When it is over by then, it is asked for again. */
-  private async extended(fence: number): Promise<Granted> {
-    const {shared, stop} = this;
-    const {keys, names, options: {ttlMs, minReplicas, replicaTimeoutMs}} = this.wanted;
-    // The replicas have it when they have what this connection wrote. To the same millisecond an extension would write
-    // nothing, and any replica would do.
-    const words = [commands.extend(keys, this.held.token, minReplicas > 0 ? ttlMs + 1 : ttlMs, fence)];
-    if (minReplicas > 0) words.push(commands.waitForReplicas(minReplicas, replicaTimeoutMs));
-    const look = minReplicas > 0 ? async (): Promise<number> => Infinity : undefined;
-    const sent = now();
-    const until = minReplicas > 0 ? sent + replicaTimeoutMs + CALL_OVERDUE_MS : Math.max(sent, this.limit) + ANSWER_OVERDUE_MS;
-    const answers = await ask(shared.servers, this.wanted.key, words, until, {look, stop});
-    const [problem] = problemsIn(answers);
-    if (problem !== undefined) throw problem;
-    const received = now();
-    if (!answers[0] || received >= validUntil(SERVER_DRIFT, sent, ttlMs)) throw new NoAnswer("the hold was over before the answer came", true);
-    if (Number(answers[1] ?? 0) < minReplicas) throw new TooFewReplicasError(`${answers[1]} of ${minReplicas} replicas have ${names}`);
-    return {fence, sent, received};
+  async release({keys, settings}: LockRequest): Promise<number> {
+    return (await this.server.ask(keys, new Owner(keys, this.server.settings.prefix, settings.token).end(0))).number;
   }
 }

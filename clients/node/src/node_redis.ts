@@ -1,83 +1,137 @@
-// Connections made from a client of node-redis 5. The only file that knows it, by its public parts.
+// Clients of node-redis 5 and 6: of one server, pools, clusters, and by Sentinels. Only what its documents name is used.
 
-import type {Address, Base, RawConnection, Told} from "./connection.js";
+import type {Base, Line, Listening, Subscriber} from "./connections.js";
+import {invalid} from "./errors.js";
+import {slotOf} from "./protocol.js";
 
-/** What is used of a client of node-redis, as `createClient` makes it. */
-export interface NodeRedisClient {
-  duplicate(overrides?: any): any;
-  readonly options?: {readonly socket?: object | undefined; readonly url?: string | undefined} | undefined;
-  sSubscribe(channels: string, listener: (message: string, channel: string) => unknown): Promise<unknown>;
+/** A client of node-redis, as `createClient`, `createClientPool`, `createCluster` and `createSentinel` make it. */
+export interface NodeRedis {
+  readonly isOpen: boolean;
+  sendCommand(...words: never[]): Promise<unknown>;
 }
 
-/** What is used of a client that `createCluster` of node-redis makes. It has to be connected. */
-export interface NodeRedisCluster {
-  readonly masters: readonly Address[];
-  readonly nodeByAddress: ReadonlyMap<string, Address>;
-  nodeClient(node: any): any;
+// The types differ between the kinds of clients and the versions.
+type Any = any;
+
+/** Plain replies whatever the program's client maps, and no time limit of its own. */
+const PLAIN = Object.freeze({typeMapping: {}, timeout: undefined});
+const nothing = (): void => {};
+
+/** @internal */
+export function nodeRedisBase(client: NodeRedis & Any): Base {
+  const prefix = client.options?.keyPrefix ?? client._keyPrefix; // of node-redis 6
+  const topology = {name: addressOf(client), prefix: prefix && String(prefix)};
+  if (client.nodeClient) return {topology: {...topology, name: "the cluster", isCluster: true}, repeatsAfterMs: Infinity, ...clusterBase(client)};
+  if (client.getMasterNode) return {topology: {...topology, name: "the primary", hasFailover: true}, ...sentinelBase(client)};
+  if (client.execute) return poolBase(client, topology);
+  return {topology, program: lineOf(client), repeatsAfterMs: Infinity, ...duplicatesOf(() => client)};
 }
 
-/** What is used of a client that `createSentinel` of node-redis makes. It has to be connected. */
-export interface NodeRedisSentinel {
-  getMasterNode(): Address | undefined;
+const addressOf = ({options: {socket} = {} as Any}: Any): string => socket?.path ?? `${socket?.host ?? "localhost"}:${socket?.port ?? 6379}`;
+
+const lineOf = (client: Any, send?: Line["send"], follow?: Line["follow"]): Line => ({
+  get isOpen() { return client.isOpen; },
+  get isReady() { return client.isReady ?? client.isOpen; },
+  send: send ?? ((words) => client.sendCommand(words, PLAIN)),
+  ...(follow && {follow}),
+  close: () => close(client),
+});
+
+/** Closes a duplicate. One that is connecting has no socket to close before it is connected. */
+function close(client: Any): void {
+  if (client.isReady ?? client.isOpen) Promise.resolve(client.destroy()).catch(nothing);
+  else client.once("ready", () => close(client));
 }
 
-/** A client of node-redis that connects once and sends each command once. It has a socket to destroy only from `connect` on. */
-function made(client: NodeRedisClient, address: Address | undefined, told: Told): RawConnection {
-  const socket = {...client.options?.socket, ...address, reconnectStrategy: false, socketTimeout: undefined};
-  const opened = client.duplicate({
-    socket,
-    url: undefined, // it is in the other options
-    RESP: 2,
-    clientSideCache: undefined,
-    emitInvalidate: false,
-    maintNotifications: "disabled",
-    commandOptions: undefined,
-    commandsQueueMaxLength: undefined,
-    disableClientInfo: true,
-    disableOfflineQueue: true,
-    pingInterval: undefined,
-    readonly: false,
+/** Connects a duplicate, and makes a line of it. */
+function opened(made: Any, line: (made: Any, connected: Promise<unknown>) => Line): Line {
+  const connected = made.on("error", nothing).connect();
+  connected.catch(nothing);
+  return line(made, connected);
+}
+
+/** Connects a duplicate, and makes a subscriber of it. */
+async function listening(made: Any, {message}: Listening): Promise<Subscriber> {
+  await made.connect();
+  return {
+    subscribe: (channel) => made.sSubscribe(channel, (payload: string) => message(channel, payload)),
+    unsubscribe: (channel) => void made.sUnsubscribe(channel).catch(nothing),
+    close: () => close(made),
+  };
+}
+
+/** Duplicates of one client. They connect once and do not keep the process alive. */
+function duplicatesOf(client: () => Any): Pick<Base, "duplicate" | "subscriber"> {
+  const made = (): Any => {
+    const one = client().duplicate({
+      socket: {...client().options?.socket, reconnectStrategy: false, socketTimeout: undefined},
+      url: undefined, commandOptions: {}, commandsQueueMaxLength: undefined, disableOfflineQueue: false, clientSideCache: undefined,
+      emitInvalidate: false, pingInterval: undefined, readonly: false,
+    });
+    one.unref();
+    return one;
+  };
+  return {
+    duplicate: () => opened(made(), (one) => lineOf(one)),
+    subscriber: async (on) => listening(made().on("error", on.ended).on("end", on.ended).on("sharded-channel-moved", on.missed), on),
+  };
+}
+
+function poolBase(pool: Any, topology: Base["topology"]): Base {
+  let pattern: Any; // a client of the pool, to make duplicates of
+  const learn = (client: Any): Any => (pattern ??= client.duplicate());
+  if (pool.isOpen) pool.execute(learn).catch(nothing);
+  const program = lineOf(pool, (words) => pool.execute((client: Any) => learn(client) && client.sendCommand(words, PLAIN)));
+  const known = (): Any => {
+    if (!pattern) throw new Error("no client of the pool was free yet");
+    return pattern;
+  };
+  const named = {...topology, get name() { return pattern ? addressOf(pattern) : "the pool"; }};
+  return {topology: named, program, repeatsAfterMs: Infinity, ...duplicatesOf(known)};
+}
+
+function clusterBase(cluster: Any): Pick<Base, "program" | "duplicate" | "place" | "subscriber"> {
+  const ownerOf = (one: Any, key: string): Any => {
+    const owner = one.slots[slotOf(key)]?.master;
+    if (!owner) throw new Error(`no node of the cluster is known for slot ${slotOf(key)}`);
+    return owner;
+  };
+  const sendTo = async (one: Any, node: Any, words: readonly string[]): Promise<unknown> => (await one.nodeClient(node)).sendCommand(words, PLAIN);
+  const line = (one: Any, connected?: Promise<unknown>): Line => lineOf(one, async (words, key) => {
+    await connected;
+    if (key === "") return Promise.all(one.masters.map((master: Any) => sendTo(one, master, words)));
+    return ownerOf(one, key) && one.sendCommand(key, false, words, PLAIN);
+  }, (words, key) => sendTo(one, ownerOf(one, key), words));
+  return {
+    program: line(cluster),
+    duplicate: () => opened(cluster.duplicate({minimizeConnections: true}), line),
+    place: (channel) => ownerOf(cluster, channel).address,
+    async subscriber(on, place) {
+      const client = await cluster.nodeClient(cluster.masters.find(({address}: Any) => address === place));
+      return duplicatesOf(() => client).subscriber(on, place);
+    },
+  };
+}
+
+function sentinelBase(sentinel: Any): Omit<Base, "topology"> {
+  if (!sentinel.duplicate) {
+    throw invalid("createSentinel of node-redis 5 has no duplicate(): give Object.assign(sentinel, {duplicate: () => createSentinel(options)})");
+  }
+  const duplicate = (): Any => sentinel.duplicate({masterPoolSize: 1, replicaPoolSize: 0, reserveClient: false});
+  const line = (one: Any, connected?: Promise<unknown>): Line => lineOf(one, async (words) => {
+    await connected;
+    return one.sendCommand(false, words, PLAIN).catch((error: unknown) => { // of a type while it changes the primary
+      throw error instanceof TypeError ? new Error("the primary is not known yet", {cause: error}) : error;
+    });
   });
-  opened.on("error", told.ended).on("end", () => told.ended(new Error("the connection has ended")));
-  opened.on("sharded-channel-moved", (channel: string) => told.unsubscribed?.(channel));
-  const connected = new Promise((resolve) => opened.once("connect", resolve));
-  const message = (text: string, channel: string): void => told.message?.(channel, text);
   return {
-    connect: () => opened.connect(),
-    send: (command) => opened.sendCommand(command),
-    subscribe: (channel) => opened.sSubscribe(channel, message),
-    unsubscribe: (channel) => opened.sUnsubscribe(channel),
-    destroy: () => void connected.then(() => { if (opened.isOpen) opened.destroy(); }),
-  };
-}
-
-export function nodeRedisBase(client: NodeRedisClient): Base {
-  const {host = "localhost", port = 6379, path} = (client.options?.socket ?? {}) as Partial<Address> & {path?: string};
-  return {name: path ?? `${host}:${port}`, open: async (address, told) => made(client, address, told)};
-}
-
-export function nodeRedisSentinelBase({sentinel, client}: {sentinel: NodeRedisSentinel; client: NodeRedisClient}): Base {
-  return {
-    name: "the primary of the Sentinels",
-    findsPrimary: true,
-    async open(_, told) {
-      const primary = sentinel.getMasterNode();
-      if (primary === undefined) throw new Error("no Sentinel names the primary");
-      return made(client, {host: primary.host, port: primary.port}, told);
+    program: line(sentinel),
+    repeatsAfterMs: 5, // when a connection was lost
+    duplicate: () => opened(duplicate(), line),
+    async subscriber(on) {
+      const made = duplicate().on("error", nothing);
+      const isChange = ({type}: {type: string}): boolean => type === "MASTER_CHANGE" && made.isReady;
+      return listening(made.on("topology-change", (event: {type: string}) => { if (isChange(event)) on.ended(); }), on);
     },
-  };
-}
-
-export function nodeRedisClusterBase(cluster: NodeRedisCluster): Base {
-  return {
-    name: "the cluster",
-    /** The client knows where a node that it knows is reached. Of another one it has the other options. */
-    async open(address, told) {
-      const known = address && cluster.nodeByAddress.get(`${address.host}:${address.port}`);
-      const node = known ?? cluster.masters[0];
-      if (node === undefined) throw new Error("the client of the cluster is not connected");
-      return made(await cluster.nodeClient(node), known ? undefined : address, told);
-    },
-    seeds: () => cluster.masters,
   };
 }

@@ -1,141 +1,116 @@
-// The options of a request and of `Locks`, their defaults and checks. Pure.
+// The options of requests and of Locks, their defaults, and the checks before anything is sent.
 
-import {namesOf, newToken, type Key, type Mode} from "./commands.js";
-import {notNegative, positive, wholeTtl} from "./durations.js";
+import {hostname} from "node:os";
+import {isMainThread, threadId} from "node:worker_threads";
+import {invalid} from "./errors.js";
 import type {Hooks} from "./hooks.js";
-import type {Strategy} from "./polling.js";
 
-/** The options of a hold. Those that are absent are as `Locks` has them. Durations are numbers of milliseconds. */
-export interface HoldOptions {
-  /** How long the hold lives without a renewal, at least 2 ms. By default 10 s. */
-  ttlMs?: number | undefined;
-  /** Whether the watchdog renews the hold, after a third of its ttl each time. By default it does. */
-  renew?: boolean | undefined;
-  /** The hold is renewed no longer than this after the grant, and is lost then. By default there is no such limit. */
-  longestLeaseMs?: number | undefined;
-  /** The name under which hooks and errors report the hold. By default the first key. */
-  label?: string | undefined;
-}
+/** How a lock is held: by one writer, or by readers. */
+export type Mode = "write" | "read";
 
-export interface RequestOptions extends HoldOptions {
-  /** How long `acquire` waits at most; by default until the lock is granted. Zero asks once. */
-  waitMs?: number | undefined;
-  /** Text that `SLOCK.INFO key FULL` shows beside the hold and the request. */
-  metadata?: string | undefined;
+/** Options of a request. All durations are numbers of milliseconds. */
+export interface RequestOptions {
+  /** How long the hold lives without a renewal: 2 or more. The default is 10,000. */
+  readonly ttlMs?: number | undefined;
+  /** How long `acquire` waits at most. Without it, until the lock is granted. With 0 it sends the request once. */
+  readonly waitMs?: number | undefined;
+  /** A text of at most 1024 bytes that SLOCK.INFO shows. The default names the host, the process and the worker thread. */
+  readonly metadata?: string | undefined;
+  /** Whether the hold is renewed. The default is true. */
+  readonly renew?: boolean | undefined;
+  /** The maximum hold time: the hold is lost so long after the grant, and renewals cannot exceed it. */
+  readonly maxHoldMs?: number | undefined;
   /**
-   * The owner's identity, for a hold that is to be handed over to a process that knows it beforehand. By default each
-   * acquisition has one of its own, of 128 random bits. Two acquisitions of one key by one given token are the
-   * program's own affair.
+   * Keeps the lock for so long after the grant, even if the hold is released earlier. It is for jobs that start on several
+   * machines whose clocks differ, and must run once.
    */
-  token?: string | undefined;
-  /** The hold counts only when so many replicas have it. By default 0. Not for a quorum. */
-  minReplicas?: number | undefined;
-  /** How long they have time for that. By default 1 s. */
-  replicaTimeoutMs?: number | undefined;
-}
-
-export interface ReadOptions extends RequestOptions {
-  /** At most so many readers at once: a semaphore. By default any number. */
-  limit?: number | undefined;
-}
-
-/** Of one call. */
-export interface CallOptions {
-  /** When it is aborted, the call is given up and rejects with the signal's reason. */
-  signal?: AbortSignal | undefined;
-}
-
-/** The options of `Locks`, and defaults for its requests. */
-export interface LocksOptions extends ReadOptions {
+  readonly atLeastMs?: number | undefined;
   /**
-   * How requests wait. `notify`, the default: all waits share one connection. `block`: each wait has a connection of
-   * its own. A strategy of polling: asks again and again.
+   * The owner token, of 1 to 255 bytes. Without it each acquisition draws 128 random bits. Give all locks of one task the
+   * same token, and the server refuses a wait that would be a deadlock of tasks. Two acquisitions of one key by one token
+   * are one hold for the server. If a command without a reply arrives late, it may take the lock again for its ttl: with a
+   * drawn token, the server refuses it.
    */
-  waiting?: "notify" | "block" | Strategy | undefined;
-  /** How long a call goes on without any answer of the server. By default 3 s. */
-  retryForMs?: number | undefined;
-  /** The same for a request that waits. By default 60 s. */
-  retryWaitForMs?: number | undefined;
-  hooks?: Hooks | undefined;
+  readonly token?: string | undefined;
+  /** The hold counts only if so many replicas acknowledge it, at the grant and at each renewal. A quorum ignores it. */
+  readonly minReplicas?: number | undefined;
+  /** How long `minReplicas` has. The default is 1,000. */
+  readonly replicaTimeoutMs?: number | undefined;
+  /** The name of the request for hooks. The default is the first key. */
+  readonly label?: string | undefined;
+  /** For reading: at most so many readers hold the lock at once, a semaphore. Give all requests for a key the same limit. */
+  readonly limit?: number | undefined;
 }
 
-/** The options of a request, all of them. */
-export type Options = typeof DEFAULTS;
+/** Options of Locks, and the defaults of all requests. */
+export interface LocksOptions extends RequestOptions {
+  /** Put before each key that is sent, after the key prefix of the client, and taken off in `info` and `queues`. */
+  readonly prefix?: string | undefined;
+  /** How long a call goes on while no reply comes at all. The default is 3,000: then it rejects with `NoAnswerError`. */
+  readonly retryForMs?: number | undefined;
+  /** How long a request that waits survives an outage after the server has replied to it once. The default is 60,000. */
+  readonly retryWaitForMs?: number | undefined;
+  readonly hooks?: Hooks | undefined;
+}
 
-const DEFAULTS = {
-  ttlMs: 10_000,
-  renew: true,
-  longestLeaseMs: Infinity,
-  waitMs: Infinity,
-  minReplicas: 0,
-  replicaTimeoutMs: 1_000,
-  label: undefined as string | undefined,
-  metadata: undefined as string | undefined,
-  token: undefined as string | undefined,
-  limit: undefined as number | undefined,
+/** Options of a quorum. */
+export interface QuorumOptions extends LocksOptions {
+  /** The pauses between attempts. The default is random pauses of 10 to 250 ms. `() => undefined` makes one attempt. */
+  readonly poll?: Strategy | undefined;
+  /** How long one node may take. The default is a twentieth of the ttl, at least 50 and at most `retryForMs`. */
+  readonly nodeTimeoutMs?: number | undefined;
+  /** Which part of the ttl does not count, because clocks run at different speeds. The default is 0.01. */
+  readonly driftFactor?: number | undefined;
+  /** Ends an attempt as soon as the majority is out of reach, without the replies of the other nodes. */
+  readonly failFast?: boolean | undefined;
+}
+
+/** The pause in ms before the further attempt n, counted from 0, or undefined if there is none. */
+export type Strategy = (n: number) => number | undefined;
+
+/** A pause that doubles from the first to the most, shortened by chance by up to a half, so that contenders do not try in step. @internal */
+export const exponential = (firstMs: number, mostMs: number, n: number): number =>
+  Math.min(firstMs * 2 ** n, Math.max(firstMs, mostMs)) * (0.5 + Math.random() / 2);
+
+const METADATA = `host=${hostname()} pid=${process.pid}${isMainThread ? "" : ` task=worker-${threadId}`}`;
+
+const REQUEST = {
+  ttlMs: 10_000, waitMs: Infinity, metadata: METADATA, renew: true, maxHoldMs: Infinity, atLeastMs: 0, minReplicas: 0,
+  replicaTimeoutMs: 1_000, token: undefined as string | undefined, label: undefined as string | undefined, limit: undefined as number | undefined,
 };
+const LOCKS = {...REQUEST, prefix: "", retryForMs: 3_000, retryWaitForMs: 60_000, hooks: {} as Hooks};
+const QUORUM = {...LOCKS, poll: ((n) => exponential(20, 250, n)) as Strategy, nodeTimeoutMs: undefined as number | undefined, driftFactor: 0.01, failFast: false};
 
-/** Options over others, the last first, and over the defaults. Checks them: an unknown name is a `TypeError`. */
-export function optionsOf(...chosen: (ReadOptions | undefined)[]): Options {
-  const all: Record<string, unknown> = {...DEFAULTS};
-  for (const [name, value] of chosen.flatMap((some) => Object.entries(some ?? {}))) {
-    if (!(name in DEFAULTS)) throw new TypeError(`there is no option ${name}`);
-    if (value !== undefined) all[name] = value;
-  }
-  const options = all as unknown as Options;
-  for (const name of ["label", "metadata", "token"] as const) {
-    if (options[name] !== undefined && typeof options[name] !== "string") throw new TypeError(`${name} must be a string`);
-  }
-  positive("longestLeaseMs", options.longestLeaseMs);
-  notNegative("waitMs", options.waitMs);
-  wholeNumber("minReplicas", options.minReplicas, 0);
-  if (options.limit !== undefined) wholeNumber("limit", options.limit, 1);
-  const replicaTimeoutMs = Math.ceil(positive("replicaTimeoutMs", options.replicaTimeoutMs));
-  return {...options, ttlMs: wholeTtl(options.ttlMs), replicaTimeoutMs};
+/** All options with their defaults. @internal */
+export type Settings = Readonly<typeof QUORUM>;
+
+/** @internal */
+export const settingsOf = (options: QuorumOptions, isQuorum: boolean): Settings => merged(QUORUM, options, isQuorum ? QUORUM : LOCKS);
+
+/** The settings with the options of a request. @internal */
+export const requestSettings = (settings: Settings, options: RequestOptions): Settings => merged(settings, options, REQUEST);
+
+function merged(settings: Settings, options: object, known: object): Settings {
+  const given = Object.entries(options).filter(([, value]) => value !== undefined);
+  for (const [name] of given) if (!(name in known)) throw invalid(`there is no option "${name}"`);
+  return {...settings, ...Object.fromEntries(given)};
 }
 
-/** The keys, the mode and the options of a request. */
-export class Wanted {
-  readonly keys: readonly Key[];
-  /** The keys, for people to read. */
-  readonly names: string;
-  readonly label: string;
+/** The least value of each number. A hold counts as valid for a little more than 1 ms less than its ttl. */
+const LEAST = {ttlMs: 2, waitMs: 0, limit: 1, maxHoldMs: 0, atLeastMs: 0, minReplicas: 0, replicaTimeoutMs: 1};
 
-  constructor(keys: Key | readonly Key[], readonly mode: Mode, readonly options: Options) {
-    this.keys = keysOf(keys);
-    if (mode !== "write" && mode !== "read") throw new TypeError("mode must be 'write' or 'read'");
-    if (options.limit !== undefined && mode === "write") throw new TypeError("limit is for reading");
-    this.names = namesOf(this.keys);
-    this.label = options.label ?? String(this.key);
+/** What is wrong with a request, before anything is sent. @internal */
+export function check(keys: readonly string[], mode: Mode, wanted: Settings, counted: (ttlMs: number) => number): void {
+  const {ttlMs, limit, metadata, token, minReplicas} = wanted;
+  if (keys.length < 1 || keys.length > 1024) throw invalid(`a request needs 1 to 1024 keys, not ${keys.length}`);
+  if (keys.some((key) => typeof key !== "string" || key === "")) throw invalid("a key must be a text, and must not be empty");
+  for (const [name, least] of Object.entries(LEAST)) {
+    const value = wanted[name as keyof typeof LEAST] ?? least;
+    if (typeof value !== "number" || !(value >= least)) throw invalid(`${name} must be a number of ${least} or more, not ${String(value)}`);
   }
-
-  /** The key that tells the server. */
-  get key(): Key { return this.keys[0]!; }
-
-  /** What the permissions depend on. */
-  get kind(): Mode | "several keys" { return this.keys.length === 1 ? this.mode : "several keys"; }
-
-  /** Whether the program gave the token. */
-  get given(): boolean { return this.options.token !== undefined; }
-
-  /** The token of one use of the request. */
-  newToken(): string { return this.options.token ?? newToken(); }
-}
-
-/** One key or several, as an array: at least one, and none twice. */
-export function keysOf(keys: Key | readonly Key[]): readonly Key[] {
-  const all: readonly Key[] = typeof keys === "string" || Buffer.isBuffer(keys) ? [keys] : [...keys];
-  if (all.length === 0) throw new RangeError("a request needs a key");
-  for (const key of all) {
-    if (typeof key !== "string" && !Buffer.isBuffer(key)) throw new TypeError("a key must be a string or a Buffer");
-  }
-  if (all.length > 1 && new Set(all.map((key) => Buffer.from(key).toString("latin1"))).size < all.length) {
-    throw new RangeError("a key is named twice");
-  }
-  return all;
-}
-
-function wholeNumber(name: string, value: number, least: number): number {
-  if (!Number.isInteger(value) || value < least) throw new RangeError(`${name} must be a whole number, at least ${least}`);
-  return value;
+  if (!Number.isSafeInteger((limit ?? 1) + minReplicas)) throw invalid(`limit and minReplicas must be whole numbers, not ${limit} and ${minReplicas}`);
+  if (limit !== undefined && mode !== "read") throw invalid("a limit is for reading only");
+  if (Buffer.byteLength(metadata) > 1024) throw invalid(`the metadata must have at most 1024 bytes, not ${Buffer.byteLength(metadata)}`);
+  if (token === "" || Buffer.byteLength(token ?? "") > 255) throw invalid("the owner token must have 1 to 255 bytes");
+  if (!(counted(ttlMs) > 0 && ttlMs < Infinity)) throw invalid(`the ttl must be finite, and above what does not count, not ${ttlMs}`);
 }

@@ -1,42 +1,38 @@
-// A class in the manner of the package `redlock`, in terms of `Locks` and `Quorum`. REDLOCK.md has the differences.
+// A class in the manner of redlock 5, over `Locks`. REDLOCK.md has the differences.
 
 import {EventEmitter} from "node:events";
-import type {Client} from "./base.js";
-import {LostError, NotHeldError, QuorumMissedError, TimedOutError} from "./errors.js";
+import {setTimeout as sleep} from "node:timers/promises";
+import {monotonic} from "./clock.js";
+import {LostError, TimedOutError, isWrongType} from "./errors.js";
 import type {Hold} from "./hold.js";
-import {Locks} from "./locks.js";
-import {Strategy} from "./polling.js";
-import {Quorum, type QuorumHold} from "./quorum.js";
-import type {Acquirer} from "./request.js";
+import {Locks, Quorum, type Client} from "./index.js";
 
-const DEFAULTS = {
-  /** Of a quorum: which part of the duration the clocks may drift. */
-  driftFactor: 0.01,
-  /** How often it asks again; -1: for ever. With one client, which waits in the server's queue, how long it waits. */
-  retryCount: 10,
+export interface Settings {
+  /** Of several clients: which part of the duration the clocks may drift. */
+  readonly driftFactor: number;
+  /** How often it tries again; -1: for ever. With one client, which waits in the server's queue: how many delays it waits. */
+  readonly retryCount: number;
   /** The ms between two attempts. */
-  retryDelay: 200,
+  readonly retryDelay: number;
   /** So many ms, by chance, are added to or taken from each delay. */
-  retryJitter: 100,
+  readonly retryJitter: number;
   /** Not used: the watchdog extends after a third of the duration. */
-  automaticExtensionThreshold: 500,
-};
-
-export type Settings = Readonly<typeof DEFAULTS>;
-
-/** Another has one of the resources. */
-export class ResourceLockedError extends Error {
-  override name = "ResourceLockedError";
-}
-
-/** The operation did not succeed. Its cause is the error of the library. */
-export class ExecutionError extends Error {
-  override name = "ExecutionError";
-  /** Always empty: the server keeps the queue, so there are no attempts to tell of. */
-  readonly attempts: readonly never[] = [];
+  readonly automaticExtensionThreshold: number;
 }
 
 export type RedlockAbortSignal = AbortSignal & {error?: Error};
+
+type Routine<T> = (signal: RedlockAbortSignal) => Promise<T>;
+
+/** Others have one of the resources. */
+export class ResourceLockedError extends Error { override readonly name = "ResourceLockedError"; }
+
+/** The operation did not succeed. The cause is the error of the library. */
+export class ExecutionError extends Error {
+  override readonly name = "ExecutionError";
+  /** Always empty: the cause says what the clients replied. */
+  readonly attempts: readonly never[] = [];
+}
 
 /** What was locked. */
 export class Lock {
@@ -45,112 +41,115 @@ export class Lock {
   /** Until when the lock is certain, in ms since 1970. */
   expiration: number;
 
-  constructor(readonly redlock: Redlock, readonly resources: readonly string[], readonly hold: Hold | QuorumHold) {
-    this.expiration = Date.now() + hold.timeLeftMs;
+  constructor(readonly redlock: Redlock, readonly resources: string[], readonly value: string, readonly hold: Hold) {
+    this.expiration = Date.now() + hold.remainingMs;
   }
 
-  /** The owner's identity. */
-  get value(): string { return this.hold.token; }
+  /** @internal */
+  get isOver(): boolean { return this.expiration === 0 || this.hold.remainingMs === 0; }
 
-  release(): Promise<void> { return this.redlock.release(this); }
+  release(): Promise<{attempts: readonly never[]}> { return this.redlock.release(this); }
 
   extend(duration: number): Promise<Lock> { return this.redlock.extend(this, duration); }
 }
 
-/** Locks resources for writing. With one client it waits in the server's queue, with several for a quorum. */
 export class Redlock extends EventEmitter {
+  readonly clients: Set<Client>;
   readonly settings: Settings;
-  private readonly locks: Acquirer<Hold | QuorumHold>;
-  private readonly isQuorum: boolean;
+  readonly #locks: Locks;
 
   constructor(clients: Iterable<Client>, settings: Partial<Settings> = {}) {
     super();
     this.on("error", () => {}); // without a listener Node would end the program
-    const all = [...new Set(clients)];
-    if (all.length === 0) throw new Error("Redlock must be instantiated with at least one redis client.");
-    this.settings = {...DEFAULTS, ...settings};
-    const hooks = {
-      renewalFailed: (_: string, error: unknown) => void this.emit("error", error),
-      releaseFailed: (_: string, error: unknown) => void this.emit("error", error),
-      warning: () => {},
-    };
-    const {driftFactor, retryDelay, retryJitter} = this.settings;
-    this.isQuorum = all.length > 1;
-    // The limit of the attempts is the wait.
-    const poll = Strategy.exponential(Math.max(1, retryDelay + retryJitter), Math.max(1, retryDelay + retryJitter));
-    this.locks = this.isQuorum ? new Quorum(all, {driftFactor, poll, hooks}) : new Locks(all[0]!, {hooks});
+    this.clients = new Set(clients);
+    const [first, second] = this.clients;
+    if (!first) throw new Error("Redlock must be instantiated with at least one redis client.");
+    this.settings = merged(DEFAULTS, settings);
+    const hooks = {renewalFailed: (_: string, error: unknown) => void this.emit("error", error), warning() {}};
+    const {driftFactor} = this.settings;
+    this.#locks = second ? new Quorum([...this.clients], {driftFactor, hooks, poll: () => undefined}) : new Locks(first, {hooks});
   }
 
-  /** Ends the connections of the library. Those of the clients stay. */
-  async quit(): Promise<void> { await this.locks.close(); }
-
-  /** The lock ends after `duration` ms unless it is extended. */
-  acquire(resources: readonly string[], duration: number, settings?: Partial<Settings>): Promise<Lock> {
-    return this.acquired(resources, duration, settings, false);
+  /** Quits the clients, after the connections of the library. */
+  async quit(): Promise<void> {
+    await this.#locks.close();
+    await Promise.all([...this.clients].map((client) => (client as {quit?(): unknown}).quit?.()));
   }
 
-  /** `ExecutionError` when it had ended before, or when the server did not answer. */
-  async release(lock: Lock): Promise<void> {
+  acquire(resources: string[], duration: number, settings?: Partial<Settings>): Promise<Lock> {
+    return this.#acquire(resources, duration, settings);
+  }
+
+  async release(lock: Lock, _?: Partial<Settings>): Promise<{attempts: readonly never[]}> {
     lock.expiration = 0;
-    const released = await this.told(lock.hold.release());
-    if (!released) throw this.failed(new NotHeldError("the lock had ended before its release"));
+    await this.#told(lock.hold.release());
+    return {attempts: []};
   }
 
-  /** Another `Lock`; the one that there was is not valid any more. */
-  async extend(lock: Lock, duration: number): Promise<Lock> {
+  /** Another `Lock` in place of the one that there is. It never shortens. */
+  async extend(existing: Lock, duration: number, _?: Partial<Settings>): Promise<Lock> {
     whole(duration);
-    if (lock.expiration < Date.now()) throw new ExecutionError("Cannot extend an already-expired lock.");
-    await this.told(lock.hold.extend(duration));
-    lock.expiration = 0;
-    return new Lock(this, lock.resources, lock.hold);
+    if (existing.isOver) throw new ExecutionError("Cannot extend an already-expired lock.");
+    await this.#told(existing.hold.extend(duration));
+    existing.expiration = 0;
+    return new Lock(this, existing.resources, existing.value, existing.hold);
   }
 
-  /** Does `routine` under the lock, which is extended meanwhile, and releases. The signal is aborted when it is lost. */
+  /** Does the routine under the lock, which is extended meanwhile. Its signal is aborted when the lock is lost. */
   async using<T>(
-    resources: readonly string[],
-    duration: number,
-    settingsOrRoutine: Partial<Settings> | ((signal: RedlockAbortSignal) => Promise<T>),
-    optionalRoutine?: (signal: RedlockAbortSignal) => Promise<T>,
+    resources: string[], duration: number, settingsOrRoutine: Partial<Settings> | Routine<T>, optionalRoutine?: Routine<T>,
   ): Promise<T> {
     const routine = optionalRoutine ?? settingsOrRoutine;
-    if (typeof routine !== "function") throw new TypeError("routine is not a function");
-    const settings = typeof settingsOrRoutine === "function" ? {} : settingsOrRoutine;
-    const {hold} = await this.acquired(resources, duration, settings, true);
-    const signal: RedlockAbortSignal = hold.signal;
-    signal.addEventListener("abort", () => (signal.error = signal.reason as Error), {once: true});
-    try {
-      return await routine(signal);
-    } finally {
-      await hold.release().catch(() => {}); // it was told as an event
-    }
+    if (typeof routine !== "function") throw new Error("INVARIANT: routine is not a function.");
+    const lock = await this.#acquire(resources, duration, typeof settingsOrRoutine === "function" ? {} : settingsOrRoutine, true);
+    const signal: RedlockAbortSignal = lock.hold.signal;
+    signal.addEventListener("abort", () => (signal.error = this.#failed(signal.reason) as Error), {once: true});
+    const done = await (async () => routine(signal))().then((result) => ({result}), (error: unknown) => ({error}));
+    const problem = await lock.release().then(() => undefined, (error: Error) => error);
+    if ("error" in done) throw done.error;
+    if (problem?.cause instanceof LostError) throw signal.error ?? problem; // else the work is done, and the lock ends by its duration
+    return done.result;
   }
 
-  private async acquired(resources: readonly string[], duration: number, settings: Partial<Settings> | undefined, renew: boolean): Promise<Lock> {
+  async #acquire(resources: string[], duration: number, settings: Partial<Settings> = {}, renew = false): Promise<Lock> {
     whole(duration);
-    const {retryCount, retryDelay, retryJitter} = {...this.settings, ...settings};
-    const waitMs = retryCount < 0 ? Infinity : retryCount * (retryDelay + (this.isQuorum ? retryJitter : 0));
-    const asked = this.locks.write(resources, {ttlMs: duration, waitMs, renew});
-    return new Lock(this, resources, await this.told(asked.acquire()));
+    const hold = await this.#told(this.#repeat(resources, duration, merged(this.settings, settings), renew));
+    return new Lock(this, resources, hold.token, hold);
   }
 
-  /** What the library gives. Its errors become those of `redlock`. */
-  private async told<T>(given: Promise<T>): Promise<T> {
-    try {
-      return await given;
-    } catch (error) {
-      throw this.failed(error);
+  /** Acquires as often as the settings say. A key that a process with redlock itself holds is a plain one, and is waited for. */
+  async #repeat(resources: string[], ttlMs: number, {retryCount, retryDelay, retryJitter}: Settings, renew: boolean): Promise<Hold> {
+    const most = retryCount < 0 ? Infinity : retryCount;
+    const until = monotonic() + (most > 0 ? most * Math.max(1, retryDelay) : 0);
+    const isQuorum = this.clients.size > 1;
+    for (let attempts = 0; ; attempts++) {
+      try {
+        const waitMs = isQuorum ? 0 : Math.max(0, until - monotonic());
+        return await this.#locks.write(resources, {ttlMs, waitMs, renew}).acquire();
+      } catch (error) {
+        const isFinal = error instanceof TypeError || !(isQuorum || isWrongType(error));
+        if (isFinal || attempts >= most) throw error;
+      }
+      await sleep(Math.max(0, retryDelay + Math.floor((Math.random() * 2 - 1) * retryJitter)));
     }
   }
 
-  private failed(error: unknown): unknown {
-    const isLocked = error instanceof TimedOutError && error.answered;
-    this.emit("error", isLocked ? new ResourceLockedError(error.message, {cause: error}) : error);
-    const isExpected = [TimedOutError, QuorumMissedError, LostError, NotHeldError].some((kind) => error instanceof kind);
-    return isExpected ? new ExecutionError((error as Error).message, {cause: error}) : error;
+  #told<T>(given: Promise<T>): Promise<T> { return given.catch((error: unknown) => { throw this.#failed(error); }); }
+
+  #failed(cause: unknown): unknown {
+    if (cause instanceof TypeError) return cause;
+    const isLocked = cause instanceof TimedOutError || isWrongType(cause);
+    this.emit("error", isLocked ? new ResourceLockedError((cause as Error).message, {cause}) : cause);
+    return new ExecutionError("The operation was unable to achieve a quorum during its retry window.", {cause});
   }
 }
 
 export default Redlock;
+
+const DEFAULTS: Settings = {driftFactor: 0.01, retryCount: 10, retryDelay: 200, retryJitter: 100, automaticExtensionThreshold: 500};
+
+const merged = (settings: Settings, given: Partial<Settings>): Settings =>
+  ({...settings, ...Object.fromEntries(Object.entries(given).filter(([, value]) => typeof value === "number"))});
 
 function whole(duration: number): void {
   if (!Number.isInteger(duration)) throw new Error("Duration must be an integer value in milliseconds.");

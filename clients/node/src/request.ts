@@ -1,115 +1,115 @@
-// `Request`: what is wanted, and how a program gets it from an `Acquirer`: from `Locks` or from `Quorum`.
+// What is wanted: keys, a mode and options.
 
-import {outcomeOf} from "./answers.js";
-import {now} from "./clock.js";
-import type {Key, Mode} from "./commands.js";
-import {ClosedError} from "./errors.js";
-import type {AnyHold} from "./hold.js";
-import {Wanted, optionsOf, type CallOptions, type HoldOptions, type ReadOptions, type RequestOptions} from "./options.js";
-import type {Shared} from "./shared.js";
-import type {Stop} from "./stop.js";
+import {monotonic} from "./clock.js";
+import {ClosedError, LostError, NotHeldError, SlockError, TimedOutError} from "./errors.js";
+import {HeldLock, type Hold, type Keeper, type LocksState} from "./hold.js";
+import {check, type Mode, type Settings} from "./options.js";
+import type {Owner} from "./protocol.js";
+import type {Answer} from "./server.js";
+import {Stop} from "./stop.js";
 
-/** What `Locks` and `Quorum` have in common: a program can take either. */
-export abstract class Acquirer<H extends AnyHold> implements AsyncDisposable {
-  /** Acquisitions under way are noted there. */
-  protected readonly shared: Shared;
-  private readonly limit: number | undefined;
-  private readonly defaults: RequestOptions;
+/** Ends a wait, or the work of `run`. The call rejects with the signal's reason, and leaves neither a hold nor a request. */
+export interface Cancellation { readonly signal?: AbortSignal | undefined }
 
-  /** `options`: of requests, as far as they do not say otherwise. */
-  constructor(private readonly shareds: readonly Shared[], options: ReadOptions) {
-    optionsOf(options);
-    this.shared = shareds[0]!;
-    const {limit, ...defaults} = options;
-    this.limit = limit;
-    this.defaults = defaults;
-  }
-
-  /** A request to be the only one that holds a key, or all of several keys. It sends nothing. */
-  write(keys: Key | readonly Key[], options?: RequestOptions): Request<H> {
-    return new Request(this, this.wanted(keys, "write", options));
-  }
-
-  /** A request to hold keys together with other readers: with `limit`, with so many at most. It sends nothing. */
-  read(keys: Key | readonly Key[], options?: ReadOptions): Request<H> {
-    return new Request(this, this.wanted(keys, "read", options));
-  }
-
+/** Keys, a mode and options. It may be used many times, also at once. */
+export interface Request {
   /**
-   * The hold that another process took with `token` and handed over. It is renewed from now on. `NotHeldError` when the
-   * token does not hold all keys in this mode.
+   * Waits until the lock is granted. Rejects with `TimedOutError` after `waitMs`, and with `NoAnswerError` if no reply comes
+   * from the server: after `retryForMs` if there never was one, else after `retryWaitForMs`. A quorum polls, and rejects with
+   * `QuorumMissedError` if neither a majority of nodes granted nor a majority refused.
    */
-  abstract adopt(keys: Key | readonly Key[], token: string, mode: Mode, options?: HoldOptions): Promise<H>;
-
-  /** Releases what `token` holds, in whichever mode: how many keys it held, of a quorum how many nodes released some. */
-  abstract release(keys: Key | readonly Key[], token: string): Promise<number>;
-
+  acquire(options?: Cancellation): Promise<Hold>;
+  /** Sends the request once. Undefined means that others hold the lock or wait for it. */
+  tryAcquire(options?: Cancellation): Promise<Hold | undefined>;
   /**
-   * Stops renewing and closes the connections. Acquisitions that wait end with `ClosedError`. It releases nothing: holds
-   * end at their ttl. The client that was given stays as it is.
+   * Acquires, runs the work, and releases. The signal of the work is aborted when the hold is lost, and when that of the call
+   * is. The call waits for the work to end. If the hold was lost it rejects with `LostError`, whose cause is the work's own
+   * error if there is one. A release that fails is no error of finished work.
    */
-  async close(): Promise<void> { await Promise.all(this.shareds.map((shared) => shared.close())); }
-
-  async [Symbol.asyncDispose](): Promise<void> { await this.close(); }
-
-  /** One use of a request: a hold; nothing when it was refused and asks once. Else it leaves nothing behind. */
-  protected abstract attempt(wanted: Wanted, once: boolean, stop: Stop, began: number): Promise<H | undefined>;
-
-  protected wanted(keys: Key | readonly Key[], mode: Mode, options?: ReadOptions): Wanted {
-    const limit = mode === "read" ? this.limit : undefined;
-    return new Wanted(keys, mode, optionsOf(this.defaults, {limit}, options));
-  }
-
-  /** The same, told to the hooks. For `Request`. */
-  async acquired(wanted: Wanted, once: boolean, signal: AbortSignal | undefined): Promise<H | undefined> {
-    const {shared} = this;
-    const began = now();
-    let stop: Stop | undefined;
-    let outcome = "granted";
-    try {
-      stop = shared.begin(signal);
-      stop.check();
-      const hold = await this.attempt(wanted, once, stop, began);
-      if (hold === undefined) outcome = "refused";
-      return hold;
-    } catch (error) {
-      outcome = outcomeOf(error, Boolean(stop?.stopped) && !(error instanceof ClosedError));
-      throw error;
-    } finally {
-      if (stop) shared.end(stop);
-      shared.reporter.waited(wanted.label, began, outcome);
-    }
-  }
+  run<T>(work: (signal: AbortSignal, hold: Hold) => T | Promise<T>, options?: Cancellation): Promise<T>;
+  /** Makes a hold from an owner token that another process took and detached. Rejects with `NotHeldError` if it does not hold all. */
+  adopt(token: string): Promise<Hold>;
 }
 
-/** Keys, a mode and options. Making one sends nothing. It can be used many times, also at once. */
-export class Request<H extends AnyHold> {
-  constructor(private readonly locks: Acquirer<H>, private readonly wanted: Wanted) {}
+/** What a backend gives for a request. @internal */
+export interface Granted {
+  readonly keeper: Keeper;
+  readonly owner: Owner;
+  readonly answer: Answer;
+}
 
-  /**
-   * Waits until the lock is granted, at most for `waitMs`. `TimedOutError` when the wait is over, or when no server
-   * answers for `retryForMs`; else as the servers say. An aborted signal leaves neither a hold nor a request.
-   */
-  acquire({signal}: CallOptions = {}): Promise<H> {
-    return this.locks.acquired(this.wanted, false, signal) as Promise<H>;
+/** What carries requests out: a server, or a quorum. @internal */
+export interface Backend {
+  /** The part of a ttl that counts for the validity. */
+  readonly counted: (ttlMs: number) => number;
+  /** Undefined: others have the lock, and the request is sent only once. */
+  acquire(request: LockRequest, stop: Stop, isTry: boolean): Promise<Granted | undefined>;
+  /** Undefined: the token does not hold the keys in the mode. */
+  adopt(request: LockRequest): Promise<Granted | undefined>;
+  /** On how many keys, or on how many nodes, it released what the token holds. */
+  release(request: LockRequest): Promise<number>;
+}
+
+/** @internal */
+export class LockRequest implements Request {
+  constructor(
+    readonly locks: LocksState, readonly backend: Backend, readonly keys: readonly string[], readonly mode: Mode,
+    readonly settings: Settings,
+  ) {
+    check(keys, mode, settings, backend.counted);
   }
 
-  /** Asks once. Nothing when the lock is not free. Errors as those of `acquire`. */
-  tryAcquire({signal}: CallOptions = {}): Promise<H | undefined> {
-    return this.locks.acquired(this.wanted, true, signal);
+  async acquire({signal}: Cancellation = {}): Promise<Hold> { return (await this.#acquire(false, signal))!; }
+
+  tryAcquire({signal}: Cancellation = {}): Promise<Hold | undefined> { return this.#acquire(true, signal); }
+
+  async run<T>(work: (signal: AbortSignal, hold: Hold) => T | Promise<T>, {signal}: Cancellation = {}): Promise<T> {
+    const hold = (await this.#acquire(false, signal))!;
+    const ends = signal ? AbortSignal.any([hold.signal, signal]) : hold.signal;
+    const done = await (async () => work(ends, hold))().then((result) => ({result}), (error: unknown) => ({error}));
+    const loss = hold.wasLeft ? undefined : await hold.release().catch((error: unknown) => error);
+    const isAbort = "error" in done && ends.aborted && (done.error === ends.reason || (done.error as Error | undefined)?.name === "AbortError");
+    if (loss instanceof LostError) throw "error" in done && !isAbort ? new LostError(loss.keys, loss.reason, done.error) : loss;
+    if ("error" in done) throw isAbort ? ends.reason : done.error;
+    return done.result;
   }
 
-  /**
-   * Acquires, does `work`, and releases. The signal of the work is aborted when the hold is lost: then it is `LostError`
-   * once the work has ended. The signal given ends the wait, and is passed on to the work. Work that is done is a success,
-   * even if the release fails.
-   */
-  async run<T>(work: (signal: AbortSignal, hold: H) => Promise<T> | T, options: CallOptions = {}): Promise<T> {
-    const hold = await this.acquire(options);
+  async adopt(token: string): Promise<Hold> {
+    const request = new LockRequest(this.locks, this.backend, this.keys, this.mode, {...this.settings, token});
+    request.check();
+    const granted = await this.backend.adopt(request);
+    if (!granted) throw new NotHeldError(`the owner token does not hold the lock for ${this.mode}`, this.keys);
+    return request.#hold(granted);
+  }
+
+  /** Throws what is wrong, before anything is sent. */
+  check(): void { if (this.locks.isClosed) throw new ClosedError(); }
+
+  async #acquire(isTry: boolean, signal: AbortSignal | undefined): Promise<HeldLock | undefined> {
+    this.check();
+    const {reporter, running} = this.locks;
+    const label = this.settings.label ?? this.keys[0]!;
+    const began = monotonic();
+    const stop = new Stop(running, signal);
+    let outcome = "refused";
     try {
-      return await hold.run(work, options);
+      const granted = await this.backend.acquire(this, stop, isTry);
+      if (granted) outcome = "granted";
+      return granted && this.#hold(granted);
+    } catch (error) {
+      outcome = outcomeOf(error, signal);
+      throw error;
     } finally {
-      await hold.release().catch(() => {}); // it has been logged and told to the hook
+      stop.done();
+      reporter.tell("waited", label, monotonic() - began, outcome);
     }
   }
+
+  #hold({keeper, owner, answer}: Granted): HeldLock { return new HeldLock(this.locks, keeper, owner, this.settings, this.mode, answer); }
+}
+
+function outcomeOf(error: unknown, signal: AbortSignal | undefined): string {
+  if (error instanceof TimedOutError) return "timed out";
+  if (error instanceof SlockError) return error.name.replace(/Error$/, "");
+  return signal?.aborted && error === signal.reason ? "cancelled" : "Other";
 }

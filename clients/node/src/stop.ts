@@ -1,54 +1,51 @@
-// The end of a call from outside: its signal is aborted, or `Locks` is closed. It knows nothing of locks.
+// How a call ends before its time: its signal is aborted, or its Locks is closed.
 
-import {within} from "./clock.js";
+import {ClosedError} from "./errors.js";
 
-/** Calls `then` when the signal is aborted, at once when it is, and no more once what it gives has been called. */
-export function onAbort(signal: AbortSignal, then: (reason: unknown) => void): () => void {
-  const abort = (): void => then(signal.reason);
-  if (signal.aborted) abort();
-  else signal.addEventListener("abort", abort, {once: true});
-  return () => signal.removeEventListener("abort", abort);
-}
+/** What a wait rejects with when its call is stopped. `Stop.problem` says why. */
+export const LEFT = Symbol("left");
 
-/** Ends what one call waits for. */
+/** The end of one call from outside. The call waits for one thing at a time. */
 export class Stop {
-  /** Why it was stopped. */
-  reason: unknown;
-  stopped = false;
-  private reject: ((reason: unknown) => void) | undefined;
-  private readonly unlisten: (() => void) | undefined;
+  /** What the call rejects with; undefined: it goes on. */
+  problem: {readonly reason: unknown} | undefined;
+  #leave: (() => void) | undefined;
+  readonly #abort = (): void => this.#end(this.signal!.reason);
 
-  constructor(signal?: AbortSignal) {
-    this.unlisten = signal && onAbort(signal, (reason) => this.stop(reason));
+  /** `all` has those of one Locks while they go on. */
+  constructor(readonly all: Set<Stop>, readonly signal?: AbortSignal | undefined) {
+    all.add(this);
+    if (signal?.aborted) this.#abort();
+    else signal?.addEventListener("abort", this.#abort, {once: true});
   }
 
-  stop(reason: unknown): void {
-    if (this.stopped) return;
-    this.stopped = true;
-    this.reason = reason;
-    this.reject?.(reason);
+  close(): void { this.#end(new ClosedError()); }
+
+  /** The call is over. */
+  done(): void {
+    this.all.delete(this);
+    this.signal?.removeEventListener("abort", this.#abort);
   }
 
-  /** What the call waits for now: rejected when it is stopped. What has settled before is rejected to no effect. */
-  rejects(reject: (reason: unknown) => void): void {
-    if (this.stopped) reject(this.reason);
-    else this.reject = reject;
-  }
-
-  /** Throws the reason once it is stopped. */
-  check(): void { if (this.stopped) throw this.reason; }
-
-  /** What `promise` gives; it rejects at once when the call is stopped. */
-  wait<T>(promise: Promise<T>): Promise<T> {
-    return new Promise((resolve, reject) => {
-      this.rejects(reject);
-      promise.then(resolve, reject);
+  /** The promise, undefined after so many ms, or a rejection with `LEFT` as soon as the call is stopped. */
+  wait<T>(promise: Promise<T>, ms = Infinity): Promise<T | undefined> {
+    return new Promise<T | undefined>((resolve, reject) => {
+      const timer = ms < Infinity ? setTimeout(resolve, Math.max(0, ms), undefined) : undefined;
+      const end = <V>(settle: (value: V) => void) => (value: V): void => {
+        clearTimeout(timer);
+        settle(value);
+      };
+      this.#leave = () => end(reject)(LEFT);
+      if (this.problem) this.#leave();
+      promise.then(end(resolve), end(reject));
     });
   }
 
-  /** Waits so long; it rejects at once when the call is stopped. */
-  sleep(ms: number): Promise<void> { return within(this.wait(new Promise(() => {})), ms, () => {}); }
+  /** Waits for so many ms, or until the call is stopped. */
+  async sleep(ms: number): Promise<void> { await this.wait(new Promise<void>(() => {}), ms).catch(() => {}); }
 
-  /** The call has ended: the signal is not listened to any more. */
-  end(): void { this.unlisten?.(); }
+  #end(reason: unknown): void {
+    this.problem ??= {reason};
+    this.#leave?.();
+  }
 }

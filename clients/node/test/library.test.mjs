@@ -1,375 +1,265 @@
-// What a program in Node does with the library, beside the scenarios that all libraries share.
+// What the common scenarios do not show, because it belongs to Node.
 
 import assert from "node:assert/strict";
-import {execFileSync} from "node:child_process";
+import {AsyncLocalStorage} from "node:async_hooks";
+import {readFileSync} from "node:fs";
 import {createRequire} from "node:module";
+import os from "node:os";
 import {test} from "node:test";
-import {setImmediate as turn} from "node:timers/promises";
+import {setTimeout as sleep} from "node:timers/promises";
 import {fileURLToPath} from "node:url";
 import {setFlagsFromString} from "node:v8";
 import {runInNewContext} from "node:vm";
-import {Locks, LostError, NotHeldError, Quorum, QuorumMissedError, Strategy, TimedOutError} from "slock-client";
-import {newToken} from "../dist/esm/commands.js";
-import {Connection} from "../dist/esm/connection.js";
-import {hashTag, nameIn, slotOf} from "../dist/esm/slots.js";
-import {BASES, startServer, until} from "./server.mjs";
+import * as slock from "slock-client";
+import {MemoryServer} from "slock-client/testing";
+import {ALL, BASES, connected, run, startProxy, startServer, until} from "./server.mjs";
 
-const quiet = {warning() {}};
+const {Locks, LostError, NotHeldError, Quorum, TimedOutError} = slock;
+const quiet = {hooks: {warning() {}}};
 
-/** A client in the manner of node-redis whose commands are answered by `answer`, which may throw. */
-function answering(answer) {
-  const client = {
-    options: {socket: {port: 1}},
-    isOpen: true,
-    duplicate: () => answering(answer),
-    on: () => client,
-    once(_, then) { then(); },
-    connect: async () => {},
-    sendCommand: async (words) => answer(words),
-    sSubscribe() {},
-    destroy() {},
-  };
-  return client;
-}
-
-/** A client of a cluster, in the manner of ioredis: `slots` are its primaries. */
-function clusterOf(slots, call, more = {}) {
-  const node = (options) => ({
-    ...more,
-    options,
-    duplicate: (given) => node({...options, ...given}),
-    on() { return this; },
-    connect: async () => {},
-    call: async (command) => (command === "CLUSTER" ? slots : call(command, options)),
-    disconnect() {},
-  });
-  return {options: {}, nodes: () => [node({host: "one", port: 1})], call() {}};
-}
-
-test("the package is also CommonJS", () => {
-  const required = createRequire(import.meta.url)("slock-client");
-  assert.equal(typeof required.Locks, "function");
-  assert.equal(typeof createRequire(import.meta.url)("slock-client/redlock").Redlock, "function");
-});
-
-test("what is wrong is refused before anything is sent", () => {
-  const locks = new Locks(BASES["node-redis"](1));
-  assert.throws(() => locks.write([]), RangeError);
-  assert.throws(() => locks.write(["a", Buffer.from("a")]), RangeError);
-  assert.throws(() => locks.write("a", {ttlMs: 1}), RangeError);
-  assert.throws(() => locks.write("a", {waitMs: -1}), RangeError);
-  assert.throws(() => locks.write("a", {ttl: 5}), TypeError);
-  assert.throws(() => locks.write("a", {limit: 2}), TypeError);
-  assert.throws(() => locks.read("a", {limit: 0}), RangeError);
-  assert.throws(() => new Locks({}), TypeError);
-  assert.throws(() => new Locks(BASES["node-redis"](1), {waiting: "sometimes"}), TypeError);
-  assert.throws(() => new Quorum([BASES["node-redis"](1)], {minReplicas: 1}), TypeError);
-  assert.throws(() => Strategy.constant(0), RangeError);
-});
-
-test("slots are those of a cluster", () => {
-  assert.equal(slotOf("123456789"), 0x31c3);
-  assert.equal(slotOf("{user1000}.following"), slotOf("user1000"));
-  for (const key of ["a", "{a}b", "{}b", "}{", "", Buffer.from([0xff, 0x7d])]) {
-    assert.equal(slotOf(`{${hashTag(key)}}.waits`), slotOf(key), String(key));
-  }
-});
-
-test("each slot has a name, and all are found soon", () => {
-  const began = performance.now();
-  for (let slot = 0; slot < 16_384; slot++) assert.equal(slotOf(nameIn(slot)), slot);
-  assert.ok(performance.now() - began < 5_000, `${performance.now() - began}`); // without a memory half a minute
-});
-
-test("tokens are all different", () => {
-  const tokens = Array.from({length: 1_000}, newToken);
-  assert.equal(new Set(tokens).size, 1_000);
-  assert.deepEqual(new Set(tokens.map((token) => Buffer.from(token, "base64url").length)), new Set([16]));
-});
-
-for (const [name, client] of Object.entries(BASES)) {
-  test(`${name}: a block by Symbol.asyncDispose`, async (t) => {
+for (const kind of ALL) {
+  test(`${kind}: a lock is waited for by a message`, async (t) => {
     const server = await startServer(t);
-    const locks = new Locks(client(server.port), {hooks: quiet});
+    const locks = new Locks(await connected(t, kind, server.port), quiet);
     const hold = await locks.write("a").acquire();
-    await hold[Symbol.asyncDispose]();
-    assert.equal(await server.count("slock_locks"), 0);
-    assert.throws(() => hold.check(), NotHeldError);
-
-    const lost = await locks.write("a").acquire();
-    await server.call("DEL", "a");
-    await assert.rejects(lost.extend(), LostError);
-    await lost[Symbol.asyncDispose](); // it has been told
-    const unseen = await locks.write("a", {ttlMs: 900}).acquire();
-    await server.call("DEL", "a");
-    await until(() => unseen.lost, "the loss to be noticed", server);
-    await assert.rejects(unseen[Symbol.asyncDispose](), LostError);
-    await locks[Symbol.asyncDispose]();
-  });
-
-  test(`${name}: run ends the work with its signal`, async (t) => {
-    const server = await startServer(t);
-    const locks = new Locks(client(server.port), {hooks: quiet});
-    const request = locks.write(Buffer.from([0xff, 0x00]), {ttlMs: 600});
-    assert.equal(await request.run((signal, hold) => [signal.aborted, hold.mode].join()), "false,write");
-    const ended = request.run(async (signal) => {
-      await server.call("FLUSHALL");
-      await new Promise((resolve) => signal.addEventListener("abort", resolve));
-      assert.ok(signal.reason instanceof LostError);
-      return "its result is not given";
-    });
-    await assert.rejects(ended, LostError);
-    await assert.rejects(request.run(() => Promise.reject(new Error("own"))), /own/);
-
-    const controller = new AbortController();
-    const cancelled = request.run((signal) => new Promise((_, reject) => {
-      signal.addEventListener("abort", () => reject(signal.reason));
-      controller.abort(new Error("enough"));
-    }), {signal: controller.signal});
-    await assert.rejects(cancelled, /enough/);
-    assert.equal(await server.count("slock_locks"), 0);
-    await assert.rejects(request.acquire({signal: AbortSignal.abort()}), {name: "AbortError"});
+    assert.equal(await server.holder("a"), hold.token);
+    const next = locks.write("a").acquire();
+    await until(async () => (await server.count("slock_waiters")) === 1, "the second to wait", server);
+    assert.equal(await locks.write("a").tryAcquire(), undefined);
+    await hold.release();
+    await (await next).release();
+    await assert.rejects(hold.release(), NotHeldError);
     await locks.close();
-  });
-
-  test(`${name}: 1000 tasks wait for 50 locks over two connections`, {timeout: 60_000}, async (t) => {
-    const server = await startServer(t);
-    const locks = new Locks(client(server.port));
-    for (let lock = 0; lock < 50; lock++) await server.call("SLOCK.LOCK", `l${lock}`, "other", 60_000);
-    const inside = new Map();
-    const tasks = Array.from({length: 1000}, async (_, number) => {
-      const key = `l${number % 50}`;
-      await locks.write(key).run(() => {
-        assert.equal(inside.get(key) ?? false, false);
-        inside.set(key, true);
-        return Promise.resolve().then(() => inside.set(key, false));
-      });
-    });
-    await until(async () => (await server.count("slock_waiters")) === 1000, "all to wait", server);
-    assert.equal((await server.connections()).length, 2);
-    for (let lock = 0; lock < 50; lock++) await server.call("SLOCK.UNLOCK", `l${lock}`, "other");
-    await Promise.all(tasks);
-    assert.equal(await server.count("slock_locks"), 0);
-    await locks.close();
-  });
-
-  test(`${name}: a limit of time names its cause`, async () => {
-    const locks = new Locks(client(1), {retryForMs: 100});
-    await assert.rejects(locks.write("a").acquire(), (error) => {
-      assert.ok(error instanceof TimedOutError);
-      assert.match(error.message, /connection refused/);
-      assert.ok(error.cause instanceof Error);
-      return !error.answered;
-    });
-    await locks.close();
+    await until(async () => (await server.clients()).length <= 1, "the connections of the library to end", server);
   });
 }
 
-test("a hold of several keys of which one is gone is not released", async (t) => {
-  const server = await startServer(t);
-  const lost = [];
-  const locks = new Locks(BASES.ioredis(server.port), {hooks: {...quiet, lost: (...told) => lost.push(told.join())}});
-  const hold = await locks.write(["{t}a", "{t}b"]).acquire();
-  await server.call("DEL", "{t}a");
-  assert.equal(await hold.release(), false);
-  assert.deepEqual(lost, ["{t}a,gone"]);
-  assert.equal(await server.count("slock_locks"), 0);
-  await locks.close();
-});
-
-test("an upgrade that was refused, of which a copy before comes late", async (t) => {
-  const server = await startServer(t);
-  let late;
-  const locks = new Locks(answering((words) => {
-    if (words[0] !== "SLOCK.UPGRADE" || late) return server.call(...words);
-    late = words;
-    throw new Error("Socket closed unexpectedly");
-  }), {hooks: quiet});
-  const hold = await locks.read("a").acquire();
-  await server.call("SLOCK.RLOCK", "a", "other", 60_000);
-  await assert.rejects(hold.upgrade({waitMs: 0}), TimedOutError);
-  await server.call("SLOCK.RUNLOCK", "a", "other");
-  await assert.rejects(server.call(...late), /REFUSED/);
-  await hold.extend();
-  assert.equal(hold.mode, "read");
-  assert.equal(await hold.release(), true);
-  await locks.close();
-});
-
-test("an upgrade ends when its hold is lost", async () => {
-  let away = false;
-  const locks = new Locks(answering(([command]) => {
-    if (away) throw new Error("Socket closed unexpectedly");
-    return command === "SLOCK.UPGRADE" ? 0 : 1;
-  }), {hooks: quiet, ttlMs: 300, waiting: Strategy.constant(10)});
-  const hold = await locks.read("a").acquire();
-  const began = performance.now();
-  const upgrade = hold.upgrade();
-  away = true;
-  await assert.rejects(upgrade, LostError);
-  assert.ok(performance.now() - began < 3_000, `${performance.now() - began}`);
-  await locks.close();
-});
-
-test("a hold of a quorum by the program's token is released at a node that did not answer", async (t) => {
-  const servers = await Promise.all([1, 2, 3].map(() => startServer(t)));
-  const silent = async (words) => {
-    const answer = await servers[2].call(...words);
-    return words[0] === "SLOCK.LOCK" && words.at(-1) !== "XX" ? new Promise(() => {}) : answer;
-  };
-  const clients = [...servers.slice(0, 2).map(({port}) => BASES.ioredis(port)), answering(silent)];
-  let isOverdue = false;
-  const quorum = new Quorum(clients, {hooks: {...quiet, renewalFailed: () => (isOverdue = true)}, nodeTimeoutMs: 200});
-  const hold = await quorum.write("a", {token: "mine", renew: false, ttlMs: 60_000}).acquire();
-  await until(() => isOverdue, "the answer of the silent node to be overdue", servers[2]);
-  assert.equal(await servers[2].count("slock_locks"), 1);
-  assert.equal(await hold.release(), true);
-  await until(async () => (await servers[2].count("slock_locks")) === 0, "its hold to be released", servers[2]);
-  await quorum.close();
-});
-
-test("a majority that granted too late is no refusal", async (t) => {
-  const server = await startServer(t);
-  const quorum = new Quorum([BASES.ioredis(server.port)], {hooks: quiet});
-  await assert.rejects(quorum.write("a", {ttlMs: 2}).tryAcquire(), QuorumMissedError); // less than the drift
-  await quorum.close();
-});
-
-test("in a cluster a channel is left whose request ended before its subscription", async () => {
-  const subscribed = [];
-  const left = [];
-  let confirm;
-  const ssubscribe = (channel) => {
-    subscribed.push(channel);
-    return new Promise((resolve) => (confirm = resolve));
-  };
-  const more = {ssubscribe, sunsubscribe: async (channel) => left.push(channel)};
-  const locks = new Locks(clusterOf([[0, 16_383, ["one", 1]]], () => 0, more), {hooks: quiet});
-  const controller = new AbortController();
-  const wait = locks.write("a").acquire({signal: controller.signal});
-  await until(() => confirm, "the subscription");
-  controller.abort();
-  await assert.rejects(wait, {name: "AbortError"});
-  confirm();
-  await until(() => left.length > 0, "the channel to be left");
-  assert.deepEqual(left, subscribed);
-  await locks.close();
-});
-
-test("a signal that lives long keeps nothing of the work that it could have ended", async () => {
-  setFlagsFromString("--expose-gc");
-  const collect = runInNewContext("gc");
-  const locks = new Locks(answering(() => 1), {hooks: quiet});
-  const {signal} = new AbortController();
-  const signals = [];
-  for (let number = 0; number < 100; number++) {
-    await locks.write("a").run((ends) => {
-      ends.addEventListener("abort", () => {});
-      signals.push(new WeakRef(ends));
-    }, {signal});
+for (const kind of BASES) {
+  async function opened(t, options = {}, ofClient = {}) {
+    const server = await startServer(t);
+    const client = await connected(t, kind, server.port, ofClient);
+    const locks = new Locks(client, {...quiet, ...options});
+    t.after(() => locks.close());
+    return {server, client, locks};
   }
-  await until(async () => {
-    await turn();
-    collect();
-    return signals.filter((one) => one.deref()).length < 10;
-  }, "the signals of the work to be collected");
-  await locks.close();
-});
 
-test("an error of a hook changes nothing, also one that comes later", async (t) => {
-  const warnings = [];
-  const warned = ({message}) => warnings.push(message);
-  process.on("warning", warned);
-  t.after(() => process.off("warning", warned));
-  const waited = () => { throw new Error("at once"); };
-  const locks = new Locks(answering(() => 1), {hooks: {waited, held: async () => { throw new Error("later"); }}});
-  assert.equal(await (await locks.write("a").acquire()).release(), true);
-  await until(() => warnings.length === 2, "both to be told");
-  assert.match(warnings[0], /the hook waited failed: Error: at once/);
-  assert.match(warnings[1], /the hook held failed: Error: later/);
-  await locks.close();
-});
+  test(`${kind}: a lock that is lost after its last renewal is lost for run, await using and release`, async (t) => {
+    const losses = [];
+    const {server, locks} = await opened(t, {hooks: {lost: (label, {keys, reason}) => losses.push([label, keys, reason]), warning() {}}});
+    const request = locks.write(["{t}a", "{t}b"], {ttlMs: 60_000, label: "job"});
+    const remove = () => server.call("DEL", "{t}a");
+    const isLost = (error) => error instanceof LostError && error.reason === "gone" && error.keys.includes("{t}b");
+    await assert.rejects(request.run(remove), isLost);
+    const block = await request.acquire();
+    await remove();
+    await assert.rejects(block[Symbol.asyncDispose](), isLost);
+    const hold = await request.acquire();
+    await remove();
+    await assert.rejects(hold.release(), isLost);
+    assert.ok(hold.lost && hold.signal.reason instanceof LostError);
+    assert.throws(() => hold.check(), LostError);
+    assert.deepEqual(losses, Array(3).fill(["job", ["{t}a", "{t}b"], "gone"]));
+    const own = new Error("of the work");
+    const failing = request.run(async () => {
+      await remove();
+      throw own;
+    });
+    await assert.rejects(failing, (error) => isLost(error) && error.cause === own);
+  });
 
-test("a hold is gone when something else has its name", async (t) => {
+  test(`${kind}: the signal of a call ends the work that it runs`, async (t) => {
+    const {server, locks} = await opened(t);
+    const controller = new AbortController();
+    const work = (signal) => {
+      controller.abort(new Error("enough"));
+      return sleep(60_000, undefined, {signal});
+    };
+    await assert.rejects(locks.write("a").run(work, {signal: controller.signal}), {message: "enough"});
+    assert.equal(await server.holder("a"), null);
+    await assert.rejects(locks.write("a").run(work, {signal: controller.signal}), {message: "enough"});
+    assert.equal(await locks.write("a").run(async (signal, hold) => hold.fences[0] === hold.fence), true);
+  });
+
+  test(`${kind}: the work ends when its lock is deleted`, async (t) => {
+    const {server, locks} = await opened(t);
+    await assert.rejects(locks.write("a", {ttlMs: 300}).run(async (signal) => {
+      await server.call("DEL", "a");
+      await sleep(60_000, undefined, {signal});
+    }), {name: "LostError", message: "the lock was lost, gone (lock a)"});
+  });
+
+  test(`${kind}: a program without locks ends by itself`, async (t) => {
+    const {port} = await startServer(t);
+    const program = kind === "ioredis"
+      ? `import {Redis} from "ioredis"; const client = new Redis(${port}); const end = () => client.quit();`
+      : `import {createClient} from "redis"; const client = await createClient({socket: {port: ${port}}}).connect(); const end = () => client.close();`;
+    const {ms} = await run([process.execPath, "--input-type=module", "--eval", `${program}
+      import {Locks} from "slock-client";
+      const locks = new Locks(client);
+      const hold = await locks.write("a", {ttlMs: 600}).acquire();
+      const next = locks.write("a").acquire();
+      setTimeout(() => hold.release(), 400); // it has been renewed, and the other one waits by a message
+      await (await next).release();
+      await end();`], {cwd: fileURLToPath(new URL("..", import.meta.url)), timeout: 20_000});
+    assert.ok(ms < 8_000, `it took ${ms} ms`);
+  });
+
+  test(`${kind}: a hold without a reference is released, with a warning`, async (t) => {
+    const warnings = [];
+    const {server, locks} = await opened(t, {hooks: {warning: (text) => warnings.push(text)}});
+    setFlagsFromString("--expose-gc");
+    await (async () => void (await locks.write("a", {ttlMs: 30_000}).acquire()))();
+    await until(async () => {
+      runInNewContext("gc")();
+      return (await server.holder("a")) === null;
+    }, "the release", server);
+    assert.match(warnings.join(), /never released, and the program has no reference to it: it is released \(lock a\)/);
+  });
+
+  test(`${kind}: hooks have the context of their call, and an error in one changes nothing`, async (t) => {
+    const context = new AsyncLocalStorage();
+    const seen = [];
+    const wanted = process.listeners("warning");
+    process.removeAllListeners("warning").on("warning", ({message}) => seen.push(message));
+    t.after(() => process.removeAllListeners("warning") && wanted.forEach((one) => process.on("warning", one)));
+    const note = (what) => () => {
+      seen.push(`${what} in ${context.getStore()}`);
+      throw new Error("of the hook");
+    };
+    const {locks} = await opened(t, {hooks: {waited: note("waited"), held: note("held")}});
+    await context.run("a task", () => locks.write("a").run(() => {}));
+    await until(() => seen.length === 4, "two hooks and two warnings");
+    assert.deepEqual(seen.sort(), ["held in a task", "the hook held failed: of the hook", "the hook waited failed: of the hook", "waited in a task"]);
+  });
+
+  test(`${kind}: the time of the hook held begins with the grant`, async (t) => {
+    const times = {};
+    const note = (what) => (label, ms) => (times[what] = ms);
+    const {server, locks} = await opened(t, {hooks: {waited: note("waited"), held: note("held"), warning() {}}});
+    await server.call("SLOCK.LOCK", "a", "other", 500);
+    await locks.write("a").run(() => {});
+    assert.ok(times.waited > 400 && times.held < 300, JSON.stringify(times));
+  });
+
+  test(`${kind}: what instruments the program's client sees the commands of a call`, async (t) => {
+    const {client, locks} = await opened(t);
+    const {sendCommand} = client;
+    const seen = [];
+    client.sendCommand = function (command, ...others) {
+      seen.push(Array.isArray(command) ? command[0] : command.name);
+      return sendCommand.call(this, command, ...others);
+    };
+    await locks.write("a").run(() => {});
+    assert.deepEqual(seen, ["SLOCK.LOCK", "SLOCK.MUNLOCK"]);
+  });
+
+  test(`${kind}: a prefix of the client comes before that of Locks`, async (t) => {
+    const {server, locks} = await opened(t, {prefix: "shop:"}, {keyPrefix: "app:"});
+    const hold = await locks.write("a").acquire();
+    assert.equal(await server.holder("app:shop:a"), hold.token);
+    assert.equal((await locks.info("a")).holders[0].token, hold.token);
+    assert.deepEqual(hold.keys, ["a"]);
+    await assert.rejects(locks.write("a", {waitMs: 50}).acquire(), (error) =>
+      error instanceof TimedOutError && error.message.startsWith("timed out after") && error.message.includes("(lock a), held by host="));
+    await hold.release();
+  });
+
+  test(`${kind}: a connection of a node that opens slower than its time is used once it is open`, async (t) => {
+    const server = await startServer(t);
+    const proxy = await startProxy(t, server.port, 200);
+    const quorum = new Quorum([await connected(t, kind, proxy.port)], {nodeTimeoutMs: 60, ttlMs: 1_200, ...quiet});
+    t.after(() => quorum.close());
+    const hold = await quorum.write("a").acquire();
+    await sleep(3_000, undefined, {signal: hold.signal});
+    await hold.release();
+  });
+}
+
+test("the wall clock may be set while a lock is held, and a sleep of the machine counts", async (t) => {
   const server = await startServer(t);
-  const locks = new Locks(BASES.ioredis(server.port), {hooks: quiet, ttlMs: 900});
+  const locks = new Locks(await connected(t, "ioredis", server.port), quiet);
+  const hold = await locks.write("a", {ttlMs: 900}).acquire();
+  const {now} = Date;
+  const {uptime} = os;
+  t.after(() => Object.assign(os, {uptime}) && (Date.now = now));
+  for (const hours of [1, -2, 5]) {
+    Date.now = () => now() + hours * 3_600_000;
+    await sleep(400);
+    hold.check();
+    assert.equal(await server.holder("a"), hold.token);
+  }
+  Date.now = () => now() + 5 * 3_600_000 + 60_000;
+  os.uptime = () => uptime() + 60;
+  assert.throws(() => hold.check(), {name: "LostError", reason: "expired"});
+});
+
+test("a message for a copy before, whose hold is over, is no grant", async () => {
+  const memory = new MemoryServer();
+  let free = memory.hold("a");
+  let isLost = false;
+  const transport = {
+    topology: {name: "memory"}, // without failover: messages are believed
+    listen: (...all) => memory.listen(...all),
+    close() {},
+    async call(call) {
+      const reply = await memory.call(call);
+      if (isLost || !call.command.includes("WAIT")) return reply;
+      isLost = true;
+      free(); // it is granted, its message comes, and somebody else has the lock before the next copy
+      await sleep(5);
+      free = memory.hold("a");
+      throw new Error("the reply is lost");
+    },
+  };
+  const acquired = new Locks(transport, quiet).write("a").acquire();
+  await until(async () => (await new Locks(memory).info("a")).waiters === 1, "the next copy to wait");
+  assert.equal(await Promise.race([acquired, sleep(100, "waits")]), "waits");
+  free();
+  const hold = await acquired;
+  assert.deepEqual(memory.holders("a"), [hold.token]);
+  assert.equal((await new Locks(memory).info("a")).fence, hold.fence);
+});
+
+test("a program's own test can have a lock busy, lost and out of reach", async () => {
+  const memory = new MemoryServer();
+  const locks = new Locks(memory, {waitMs: 20, retryForMs: 50, ...quiet});
+  const free = memory.hold("a");
+  await assert.rejects(locks.write("a").acquire(), TimedOutError);
+  free();
   const hold = await locks.write("a").acquire();
-  await server.call("SET", "a", "text");
-  await until(() => hold.lost, "the loss to be noticed", server);
+  memory.lose("a");
+  await until(() => hold.signal.aborted, "the loss");
   assert.equal(hold.reason, "gone");
-  await locks.close();
+  memory.fail(new Error("no network"));
+  await assert.rejects(locks.write("a").acquire(), {name: "NoAnswerError", message: /^no reply from the server within \d+ms \(lock a\): no network$/});
 });
 
-test("adopt asks for the hold alone, and needs no permission to look at the lock", async (t) => {
-  const server = await startServer(t);
-  await server.call("ACL", "SETUSER", "user", "on", ">secret", "~*", "+@all", "-slock.info");
-  await server.call("SLOCK.LOCK", "a", "handed-over", 60_000);
-  const locks = new Locks(BASES.ioredis(server.port, {username: "user", password: "secret"}), {hooks: quiet});
-  const hold = await locks.adopt("a", "handed-over", "write");
-  assert.equal(await hold.release(), true);
-  await locks.close();
+test("the errors are the same classes in both module systems", () => {
+  const required = createRequire(import.meta.url)("slock-client");
+  assert.equal(required.LostError, LostError);
+  for (const name of Object.keys(required)) assert.equal(slock[name], required[name]);
 });
 
-test("a quorum without servers is asked for retryForMs", async () => {
-  const quorum = new Quorum([1, 2, 3].map((port) => BASES.ioredis(port)), {hooks: quiet});
-  await assert.rejects(quorum.write("a").acquire(), QuorumMissedError);
-  await quorum.close();
+test("a wrong client is named", () => {
+  assert.throws(() => new Locks(new Map()), /the client must be one of node-redis 5 or 6, ioredis 5 or 6, or iovalkey, not Map/);
+  assert.throws(() => new Locks(undefined), {name: "TypeError", message: /not undefined/});
 });
 
-test("a hold of a quorum is released after close", async (t) => {
-  const server = await startServer(t);
-  const quorum = new Quorum([BASES.ioredis(server.port)], {hooks: quiet});
-  const hold = await quorum.write("a").acquire();
-  await quorum.close();
-  assert.equal(await hold.release(), true);
-  assert.equal(await server.count("slock_locks"), 0);
-  await until(async () => (await server.connections()).length === 0, "its connection to be closed", server);
-});
-
-test("a sleep of the machine counts, also after the wall clock was put back", async (t) => {
-  const clocks = {monotonic: 0, wall: 1e12};
-  t.mock.method(performance, "now", () => clocks.monotonic);
-  t.mock.method(Date, "now", () => clocks.wall);
-  const {now} = await import("../dist/esm/clock.js?mocked");
-  const passes = (monotonic, wall) => {
-    const before = now();
-    clocks.monotonic += monotonic;
-    clocks.wall += wall;
-    return now() - before;
+test("the types export nothing internal", () => {
+  const files = new Map();
+  const read = (name) => {
+    if (files.has(name)) return;
+    const text = readFileSync(new URL(`../dist/${name}.d.ts`, import.meta.url), "utf8");
+    files.set(name, text);
+    for (const [, other] of text.matchAll(/from "\.\/(\w+)\.js"/g)) read(other);
   };
-  assert.equal(passes(1_000, 1_000), 1_000);
-  assert.equal(passes(10, 600_010), 600_010); // asleep
-  assert.equal(passes(10, -3_600_000), 10); // put back
-  assert.equal(passes(10, 600_010), 600_010);
-  assert.equal(passes(10, 9) + passes(10, 11), 20); // whole ms
-});
-
-test("the queues of a cluster are those of all its primaries", async () => {
-  const slots = [[0, 99, ["one", 1]], [100, 16_000, ["two", 2]], [16_001, 16_383, ["one", 1]]];
-  const waits = {one: [["key", "a", "longest-wait-ms", 5], ["key", "c", "longest-wait-ms", 1]], two: [["key", "b", "longest-wait-ms", 3]]};
-  const locks = new Locks(clusterOf(slots, (_, {host}) => waits[host]));
-  assert.deepEqual((await locks.queues()).map(({key}) => key), ["a", "b", "c"]);
-  await locks.close();
-});
-
-test("the examples run", async (t) => {
-  const server = await startServer(t);
-  for (const [example, says, ...words] of [
-    ["counter.mjs", /200 of 200/, "200"],
-    ["fenced.mjs", /refused/],
-    ["many.mjs", /100 tasks, at most [1-3] at once/],
-  ]) {
-    const path = fileURLToPath(new URL(`../examples/${example}`, import.meta.url));
-    const said = execFileSync(process.execPath, [path, String(server.port), ...words], {encoding: "utf8", timeout: 30_000});
-    assert.match(said, says);
+  const entries = ["index", "memory", "redlock", "redlock4"];
+  entries.forEach(read);
+  const named = entries.map((entry) => files.get(entry)).join();
+  for (const [file, text] of files) {
+    for (const [, name] of text.matchAll(/^export (?:declare )?(?:abstract )?(?:class|interface|type|const|function) (\w+)/gm)) {
+      assert.match(named, new RegExp(`\\b${name}\\b`), `${file}.d.ts exports ${name}`);
+    }
+    assert.doesNotMatch(text, /\b(private|protected|_\w+)\b.*[:(]/, `${file}.d.ts`);
   }
-});
-
-test("the answers of a pipeline have the order of its commands, whichever settles first", async () => {
-  const late = () => Promise.resolve().then(() => {}).then(() => { throw new Error("ERR refused"); });
-  const raw = {connect: async () => {}, send: ([name]) => (name === "refused" ? late() : Promise.resolve(name)), destroy() {}};
-  const connection = new Connection(async () => raw, "here", 1_000);
-  const [first, second] = await connection.ask([["refused"], ["done"]], Infinity);
-  assert.equal(first.message, "ERR refused");
-  assert.equal(second, "done");
 });

@@ -1,143 +1,185 @@
-// What redlock's own tests show, asked of the class in its manner. REDLOCK.md has the list.
+// What the tests of redlock 5 and 4.2 show, asked of the classes in their manner. REDLOCK.md has the lists.
 
 import assert from "node:assert/strict";
+import {createRequire} from "node:module";
 import {test} from "node:test";
 import {setTimeout as sleep} from "node:timers/promises";
-import {ExecutionError, Redlock, ResourceLockedError} from "slock-client/redlock";
-import {BASES, startServer, until} from "./server.mjs";
+import {LostError} from "slock-client";
+import {ExecutionError, Redlock as Redlock5, ResourceLockedError} from "slock-client/redlock";
+import {BASES, connected, startServer, until} from "./server.mjs";
 
+const Redlock4 = createRequire(import.meta.url)("slock-client/redlock4");
 const LONG_MS = 60_000;
+const FEW = {retryCount: 3, retryDelay: 50, retryJitter: 10};
 
-/** The servers, a `Redlock` of them with few attempts, and who holds a key on the first. */
-async function opened(t, name, count, settings = {}) {
+/** Servers, a client of each, and a `Redlock` of these with few attempts. */
+async function opened(t, Redlock, kind, count, settings = {}, ofClient = {}) {
   const servers = await Promise.all(Array.from({length: count}, () => startServer(t)));
-  const redlock = new Redlock(servers.map(({port}) => BASES[name](port)), {retryCount: 3, retryDelay: 50, retryJitter: 10, ...settings});
-  t.after(() => redlock.quit());
+  const clients = await Promise.all(servers.map(({port}) => connected(t, kind, port, ofClient)));
+  const redlock = new Redlock(clients, {...FEW, ...settings});
   const errors = [];
-  redlock.on("error", (error) => errors.push(error));
-  const held = async (key, server = servers[0]) => {
-    const pttl = async (token) => Number(await server.call("SLOCK.PTTL", key, token));
-    const info = await server.call("SLOCK.INFO", key, "FULL");
-    const token = info ? new Map(pairs(new Map(pairs(info)).get("holders")[0])).get("token") : null;
-    return {token, pttl: token === null ? -2 : await pttl(token)};
-  };
-  return {redlock, servers, errors, held};
+  redlock.on(Redlock === Redlock5 ? "error" : "clientError", (error) => errors.push(error));
+  const pttl = async (key, server = servers[0]) => Number(await server.call("SLOCK.PTTL", key, (await server.holder(key)) ?? ""));
+  return {redlock, servers, clients, errors, pttl};
 }
 
-function pairs(flat) {
-  return Array.from({length: flat.length / 2}, (_, at) => [flat[2 * at], flat[2 * at + 1]]);
-}
+for (const kind of BASES) {
+  const test5 = (name, work) => test(`redlock 5, ${kind}: ${name}`, work);
+  const opened5 = (t, ...more) => opened(t, Redlock5, kind, ...more);
 
-for (const name of Object.keys(BASES)) {
-  test(`${name}: a duration must be whole`, async (t) => {
-    const {redlock} = await opened(t, name, 1);
-    await assert.rejects(async () => redlock.acquire(["a"], 1000.5), /integer value/);
+  test5("a duration must be whole", async (t) => {
+    const {redlock} = await opened5(t, 1);
+    await assert.rejects(redlock.acquire(["a"], 1000.5), /integer value/);
     await assert.rejects(redlock.using(["a"], 1000.5, async () => {}), /integer value/);
   });
 
   for (const resources of [["a"], ["b1", "b2"]]) {
-    test(`${name}: ${resources} are acquired, extended and released`, async (t) => {
-      const {redlock, held} = await opened(t, name, 1);
-      let lock = await redlock.acquire(resources, LONG_MS);
+    test5(`${resources} are acquired, extended and released`, async (t) => {
+      const {redlock, servers: [server], pttl} = await opened5(t, 1);
+      const first = await redlock.acquire(resources, LONG_MS);
       for (const key of resources) {
-        const {token, pttl} = await held(key);
-        assert.equal(token, lock.value);
-        assert.ok(Math.abs(pttl - LONG_MS) < 500, `${pttl}`);
+        assert.equal(await server.holder(key), first.value);
+        assert.ok(Math.abs((await pttl(key)) - LONG_MS) < 500);
       }
-      const first = lock;
-      lock = await lock.extend(3 * LONG_MS);
+      const lock = await first.extend(3 * LONG_MS);
       assert.equal(first.expiration, 0);
       assert.ok(lock.expiration - Date.now() > 2.9 * LONG_MS);
-      for (const key of resources) assert.ok((await held(key)).pttl > 2.9 * LONG_MS);
+      for (const key of resources) assert.ok((await pttl(key)) > 2.9 * LONG_MS);
       await lock.release();
-      for (const key of resources) assert.equal((await held(key)).token, null);
+      for (const key of resources) assert.equal(await server.holder(key), null);
+      await assert.rejects(lock.release(), ExecutionError);
     });
   }
 
-  test(`${name}: no server can be reached`, async (t) => {
-    const redlock = new Redlock([BASES[name](1)], {retryCount: 2, retryDelay: 20});
-    t.after(() => redlock.quit());
-    await assert.rejects(redlock.acquire(["a"], LONG_MS), ExecutionError);
+  test5("no server can be reached", async (t) => {
+    const {redlock, servers, clients} = await opened5(t, 1, {}, {});
+    await servers[0].call("CLIENT", "PAUSE", 60_000).catch(() => {});
+    const began = performance.now();
+    await assert.rejects(redlock.acquire(["a"], LONG_MS), (error) => error instanceof ExecutionError && error.cause.name === "NoAnswerError");
+    assert.ok(performance.now() - began < 4_500);
+    clients.forEach((client) => client.destroy?.() ?? client.disconnect());
   });
 
-  test(`${name}: a lock expires`, async (t) => {
-    const {redlock, held} = await opened(t, name, 1);
+  test5("a lock expires", async (t) => {
+    const {redlock, servers: [server]} = await opened5(t, 1);
     const lock = await redlock.acquire(["a"], 200);
-    assert.equal((await held("a")).token, lock.value);
-    await sleep(300);
+    assert.equal(await server.holder("a"), lock.value);
+    await until(async () => (await server.holder("a")) === null, "the end of the ttl", server);
     const next = await redlock.acquire(["a"], 200);
-    assert.equal((await held("a")).token, next.value);
     await assert.rejects(lock.extend(200), /already-expired/);
     await next.release();
-    assert.equal((await held("a")).token, null);
   });
 
-  test(`${name}: locks are exclusive, also those that overlap`, async (t) => {
-    const {redlock, held, errors} = await opened(t, name, 1);
+  test5("locks are exclusive, also those that overlap", async (t) => {
+    const {redlock, servers: [server], errors} = await opened5(t, 1);
     const lock = await redlock.acquire(["c1", "c2"], LONG_MS);
     await assert.rejects(redlock.acquire(["c1"], LONG_MS), ExecutionError);
     await assert.rejects(redlock.acquire(["c2", "c3"], LONG_MS, {retryCount: 0}), ExecutionError);
+    assert.equal(errors.length, 2);
     assert.ok(errors.every((error) => error instanceof ResourceLockedError), String(errors));
-    assert.equal((await held("c2")).token, lock.value);
-    assert.equal((await held("c3")).token, null);
+    assert.equal(await server.holder("c2"), lock.value);
+    assert.equal(await server.holder("c3"), null);
     await lock.release();
-    for (const key of ["c1", "c2", "c3"]) assert.equal((await held(key)).token, null);
   });
 
-  test(`${name}: \`using\` extends, releases and is exclusive`, async (t) => {
-    const {redlock, held} = await opened(t, name, 1, {retryCount: -1});
+  test5("using extends, releases and is exclusive", async (t) => {
+    const {redlock, servers: [server]} = await opened5(t, 1, {retryCount: -1});
     let inside = 0;
     const work = async (signal) => {
       assert.equal((inside += 1), 1);
-      const {token} = await held("x");
+      const token = await server.holder("x");
       await sleep(700);
-      assert.equal(signal.aborted, false);
-      assert.equal(signal.error, undefined);
-      assert.equal((await held("x")).token, token);
+      assert.deepEqual([signal.aborted, signal.error], [false, undefined]);
+      assert.equal(await server.holder("x"), token);
       inside -= 1;
       return token;
     };
-    const tokens = await Promise.all([
+    const [one, other] = await Promise.all([
       redlock.using(["x"], 500, {automaticExtensionThreshold: 200}, work),
       redlock.using(["x"], 500, work),
     ]);
-    assert.notEqual(tokens[0], tokens[1]);
-    assert.equal((await held("x")).token, null);
+    assert.notEqual(one, other);
+    assert.equal(await server.holder("x"), null);
   });
 
-  test(`${name}: \`using\` tells by its signal that the lock is lost`, async (t) => {
-    const {redlock, servers} = await opened(t, name, 1);
-    await redlock.using(["x"], 300, async (signal) => {
-      await servers[0].call("DEL", "x");
-      await until(() => signal.aborted, "the signal", servers[0]);
-      assert.match(signal.error.message, /lost/);
-    });
+  test5("using tells of a loss by its signal, and rejects", async (t) => {
+    const {redlock, servers: [server]} = await opened5(t, 1);
+    const isLost = (error) => error instanceof ExecutionError && error.cause instanceof LostError;
+    await assert.rejects(redlock.using(["x"], 300, async (signal) => {
+      await server.call("DEL", "x");
+      await until(() => signal.aborted, "the signal", server);
+      assert.ok(isLost(signal.error));
+    }), isLost);
+    // After its last extension.
+    await assert.rejects(redlock.using(["x"], LONG_MS, () => server.call("DEL", "x")), isLost);
   });
 
-  test(`${name}: a majority of three locks, extends and releases`, async (t) => {
-    const {redlock, servers, held} = await opened(t, name, 3);
-    let lock = await redlock.acquire(["q"], LONG_MS);
-    for (const server of servers) await until(async () => (await held("q", server)).token === lock.value, "all to grant", server);
-    lock = await lock.extend(3 * LONG_MS);
-    for (const server of servers) await until(async () => (await held("q", server)).pttl > 2.9 * LONG_MS, "all to extend", server);
+  test5("a prefix of the client comes before each resource", async (t) => {
+    const {redlock, servers: [server]} = await opened5(t, 1, {}, {keyPrefix: "app:"});
+    const lock = await redlock.acquire(["a"], LONG_MS);
+    assert.equal(await server.holder("app:a"), lock.value);
     await lock.release();
-    for (const server of servers) await until(async () => (await held("q", server)).token === null, "all to release", server);
   });
 
-  test(`${name}: a minority that has it locked is outvoted`, async (t) => {
-    const {redlock, servers, held} = await opened(t, name, 3);
+  test5("a majority of three decides", async (t) => {
+    const {redlock, servers, pttl} = await opened5(t, 3);
+    const lock = await (await redlock.acquire(["q"], LONG_MS)).extend(3 * LONG_MS);
+    for (const server of servers) await until(async () => (await pttl("q", server)) > 2.9 * LONG_MS, "all to extend", server);
+    await lock.release();
+    for (const server of servers) await until(async () => (await server.holder("q")) === null, "all to release", server);
     await servers[0].call("SLOCK.LOCK", "q", "other", LONG_MS);
-    const lock = await redlock.acquire(["q"], LONG_MS);
-    assert.equal((await held("q", servers[0])).token, "other");
-    const extended = await lock.extend(2 * LONG_MS);
-    await extended.release();
-    assert.equal((await held("q", servers[0])).token, "other");
+    await (await (await redlock.acquire(["q"], LONG_MS)).extend(2 * LONG_MS)).release();
+    assert.equal(await servers[0].holder("q"), "other");
+    await servers[1].call("SLOCK.LOCK", "q", "other", LONG_MS);
+    await assert.rejects(redlock.acquire(["q"], LONG_MS), ExecutionError);
+    await until(async () => (await servers[2].holder("q")) === null, "nothing to be left", servers[2]);
   });
 
-  test(`${name}: a majority that has it locked wins`, async (t) => {
-    const {redlock, servers, held} = await opened(t, name, 3);
-    for (const server of servers.slice(0, 2)) await server.call("SLOCK.LOCK", "q", "other", LONG_MS);
-    await assert.rejects(redlock.acquire(["q"], LONG_MS), ExecutionError);
-    await until(async () => (await held("q", servers[2])).token === null, "nothing to be left", servers[2]);
+  for (const [Redlock, name] of [[Redlock5, "redlock 5"], [Redlock4, "redlock 4"]]) {
+    test(`${name}, ${kind}: while a process with redlock itself holds a resource, it waits`, async (t) => {
+      for (const count of [1, 3]) {
+        const {redlock, servers, errors} = await opened(t, Redlock, kind, count, {retryCount: 20});
+        for (const server of servers) await server.call("SET", "a", "plain", "NX", "PX", 300);
+        const began = performance.now();
+        const lock = await redlock.acquire(["a"], LONG_MS);
+        assert.ok(performance.now() - began > 200);
+        assert.equal(await servers[0].holder("a"), lock.value);
+        for (const server of servers) await until(async () => (await server.call("EXISTS", "a")) === 1, "the lock of a new process", server);
+        await redlock.release(lock);
+        for (const server of servers) await server.call("SET", "a", "plain", "PX", LONG_MS);
+        const failed = Redlock === Redlock5 ? ExecutionError : Redlock4.LockError;
+        await assert.rejects(redlock.acquire(["a"], 200, ...(Redlock === Redlock5 ? [{retryCount: 1}] : [])), failed);
+        if (Redlock === Redlock5) assert.ok(errors.at(-1) instanceof ResourceLockedError || count > 1, String(errors.at(-1)));
+        await redlock.quit();
+      }
+    });
+  }
+
+  test(`redlock 4, ${kind}: locks by promises and by callbacks`, async (t) => {
+    const {redlock, servers: [server], errors} = await opened(t, Redlock4, kind, 1, {retryCount: 2, retryDelay: 150, retryJitter: 50});
+    const called = (method, ...words) => new Promise((resolve, reject) => {
+      redlock[method](...words, (error, value) => (error ? reject(error) : resolve(value)));
+    });
+    const one = await called("lock", "a", 200);
+    assert.ok(one instanceof Redlock4.Lock && one.attempts === 1 && one.attemptsRemaining === 1 && one.expiration > Date.now());
+    const two = await redlock.lock("a", 800); // it waits until the first one expires
+    assert.ok(Date.now() >= one.expiration);
+    const three = await two.extend(900);
+    assert.equal(three, two);
+    await assert.rejects(redlock.lock(["a", "b"], 200), (error) => error instanceof Redlock4.LockError && error.attempts === 3
+      && error.message === 'Exceeded 2 attempts to lock the resource "a,b".');
+    const unlocked = two.unlock();
+    assert.equal(two.expiration, 0);
+    await unlocked;
+    assert.equal(await server.holder("a"), null);
+    await assert.rejects(two.unlock(), {name: "LockError", message: 'Unable to fully release the lock on resource "a".'});
+    await assert.rejects(two.extend(200), {name: "LockError", attempts: 0});
+    const four = await called("lockWithOptions", ["a", "b"], 200, {retryCount: 10, retryDelay: 1});
+    assert.equal(four.attemptsRemaining, 9);
+    await called("unlock", four);
+    await assert.rejects(called("unlock", four), Redlock4.LockError);
+    assert.deepEqual(errors.filter(({name}) => name !== "NotHeldError"), []);
+    assert.throws(() => new Redlock4([]), /at least one/);
+    assert.equal((await called("quit")).length, 1);
   });
 }

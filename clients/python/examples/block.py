@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from datetime import timedelta
 
 import redis.asyncio
 
 import slock_client
 import slock_client.asyncio
 
-TTL = timedelta(milliseconds=300)
+TTL = 0.3
 
 
 async def main(port: int) -> None:
     client = redis.asyncio.Redis(port=port)
     async with slock_client.asyncio.Locks(client, ttl=TTL) as locks:
-        report = locks.write("example:report", wait=timedelta(milliseconds=200))
+        report = locks.write("example:report", wait=0.2)
 
         # Nobody else has it. The hold is renewed, so the work may take longer than the ttl.
         async with report as hold:

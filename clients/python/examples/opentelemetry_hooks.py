@@ -6,7 +6,6 @@ python opentelemetry_hooks.py --port 6379
 from __future__ import annotations
 
 import argparse
-from datetime import timedelta
 from typing import Any
 
 import redis
@@ -14,7 +13,7 @@ import redis
 import slock_client
 
 try:
-    from opentelemetry import metrics  # type: ignore[import-not-found]
+    from opentelemetry import metrics
 except ImportError:
     metrics = None
 
@@ -39,16 +38,16 @@ def hooks() -> slock_client.Hooks:
     holds = meter.create_histogram("slock.hold", "s") if meter else Printed("slock.hold")
     problems = meter.create_counter("slock.problems") if meter else Printed("slock.problems")
 
-    def waited(label: str, duration: timedelta, outcome: str) -> None:
-        waits.record(duration.total_seconds(), {"lock": label, "outcome": outcome})
+    def waited(label: str, duration: float, outcome: str) -> None:
+        waits.record(duration, {"lock": label, "outcome": outcome})
 
-    def held(label: str, duration: timedelta) -> None:
-        holds.record(duration.total_seconds(), {"lock": label})
+    def held(label: str, duration: float) -> None:
+        holds.record(duration, {"lock": label})
 
     return slock_client.Hooks(
         waited=waited,
         held=held,
-        lost=lambda label, reason: problems.add(1, {"lock": label, "problem": reason}),
+        lost=lambda label, error: problems.add(1, {"lock": label, "problem": error.reason}),
         renewal_failed=lambda label, error: problems.add(1, {"lock": label, "problem": "renewal failed"}),
         release_failed=lambda label, error: problems.add(1, {"lock": label, "problem": "release failed"}),
     )

@@ -12,14 +12,13 @@ import argparse
 import multiprocessing
 import os
 import signal
-from datetime import timedelta
 from multiprocessing.connection import Connection
 
 import redis
 
 import slock_client
 
-TTL = timedelta(milliseconds=500)
+TTL = 0.5
 
 WRITE = """
 if redis.call('SLOCK.CHECK', KEYS[1], ARGV[1]) == 0 then
@@ -44,14 +43,13 @@ def work(port: int, parent: Connection) -> None:
         except redis.ResponseError as error:
             parent.send(f"the write of the worker: {error}")
         try:
-            hold.check()
+            hold.release()
         except slock_client.LostError as lost:
             parent.send(f"the worker has learned: {lost.reason}")
-        hold.release()
 
 
 def main(port: int) -> None:
-    client = redis.Redis(port=port)
+    client = redis.Redis(port=port, decode_responses=True)
     processes = multiprocessing.get_context("spawn")
     here, there = processes.Pipe()
     worker = processes.Process(target=work, args=(port, there), daemon=True)
@@ -67,7 +65,7 @@ def main(port: int) -> None:
         print(here.recv())
         print(here.recv())
     worker.join()
-    print("the result is:", client.get("example:{job}:result").decode())
+    print("the result is:", client.get("example:{job}:result"))
 
 
 if __name__ == "__main__":

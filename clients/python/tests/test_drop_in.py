@@ -1,417 +1,215 @@
-"""The drop-in does what `redis.lock.Lock` does: the cases of redis-py's own tests, through `lock_class`.
-
-What is not here, and why, is in DROP_IN.md.
-"""
+"""The drop-ins do what the locks of redis-py and valkey-py do: the cases of redis-py's own tests, by both halves."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import importlib
+import inspect
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
-from redis.exceptions import LockError, LockNotOwnedError
 
-import slock_client.asyncio.drop_in
-import slock_client.drop_in
 from harness import Server, wait_until
 
 
-@pytest.fixture
-def client(server: Server) -> Iterator[redis.Redis]:
-    with redis.Redis(port=server.port) as client:
-        yield client
-
-
-def make_lock(client: redis.Redis, **options: Any) -> slock_client.drop_in.Lock:
-    return client.lock("job", lock_class=slock_client.drop_in.Lock, **options)
-
-
-def give_to_another(client: redis.Redis) -> slock_client.drop_in.Lock:
-    """Takes the lock away from its owner. Another owner has it then."""
-    client.delete("job")
-    other = make_lock(client, timeout=10)
-    assert other.acquire(blocking=False)
-    return other
-
-
-def assert_gone(client: redis.Redis) -> None:
-    assert client.exists("job") == 0
-
-
-# --- acquire and release
-
-
-def test_acquire_and_release(client: redis.Redis) -> None:
-    lock = make_lock(client)
-    assert lock.acquire(blocking=False) is True
-    assert isinstance(lock.local.token, bytes)
-    lock.release()
-    assert_gone(client)
-
-
-@pytest.mark.parametrize("thread_local", [True, False])
-@pytest.mark.parametrize("token", ["test", b"test"])
-def test_the_token_may_be_given(client: redis.Redis, token: str | bytes, thread_local: bool) -> None:
-    lock = make_lock(client, thread_local=thread_local)
-    assert lock.acquire(blocking=False, token=token)
-    assert lock.local.token == b"test"
-    assert lock.owned()
-    lock.release()
-    assert_gone(client)
-    assert lock.local.token is None
-
-
-def test_a_token_is_encoded_as_the_client_encodes(server: Server) -> None:
-    with redis.Redis(port=server.port, encoding="latin-1") as client:
-        lock = make_lock(client)
-        assert lock.acquire(token="caf\u00e9")
-        assert lock.local.token == b"caf\xe9"
-        lock.release()
-
-
-def test_each_acquisition_has_a_token_of_its_own(client: redis.Redis) -> None:
-    lock = make_lock(client)
-    assert lock.acquire()
-    first = lock.local.token
-    lock.release()
-    assert lock.acquire()
-    assert lock.local.token != first
-    lock.release()
-
-
-def test_a_lock_is_not_reentrant(client: redis.Redis) -> None:
-    lock = make_lock(client)
-    assert lock.acquire()
-    token = lock.local.token
-    assert lock.acquire(blocking=False) is False
-    assert lock.local.token == token and lock.owned()
-    lock.release()
-
-
-def test_locked(client: redis.Redis) -> None:
-    lock = make_lock(client)
-    assert lock.locked() is False
-    lock.acquire(blocking=False)
-    assert lock.locked() is True
-    assert make_lock(client).locked() is True
-    lock.release()
-    assert lock.locked() is False
-
-
-@pytest.mark.parametrize("decode_responses", [False, True])
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_owned(server: Server, decode_responses: bool, protocol: int) -> None:
-    with redis.Redis(port=server.port, decode_responses=decode_responses, protocol=protocol) as client:
-        first, second = make_lock(client), make_lock(client)
-        assert first.owned() is False
-        first.acquire(blocking=False)
-        assert (first.owned(), second.owned()) == (True, False)
-        assert (first.locked(), second.locked()) == (True, True)
-        first.release()
-        assert (first.owned(), second.owned()) == (False, False)
-        second.acquire(blocking=False)
-        assert (first.owned(), second.owned()) == (False, True)
-        second.release()
-        assert (first.owned(), second.owned()) == (False, False)
-
-
-def test_competing_locks(client: redis.Redis) -> None:
-    first, second = make_lock(client), make_lock(client)
-    assert first.acquire(blocking=False)
-    assert second.acquire(blocking=False) is False
-    first.release()
-    assert second.acquire(blocking=False)
-    assert first.acquire(blocking=False) is False
-    second.release()
-
-
-def test_a_token_may_be_handed_to_another_lock(client: redis.Redis) -> None:
-    lock, other = make_lock(client, timeout=10), make_lock(client, timeout=10)
-    assert lock.acquire()
-    other.local.token = lock.local.token
-    assert other.owned() and other.extend(10) and other.reacquire()
-    other.release()
-    assert_gone(client)
-
-
-def test_the_attributes_are_those_of_the_constructor(client: redis.Redis) -> None:
-    lock = client.lock(
-        "job",
-        timeout=7,
-        sleep=0.5,
-        blocking=False,
-        blocking_timeout=3,
-        lock_class=slock_client.drop_in.Lock,
-        thread_local=False,
-        raise_on_release_error=False,
-    )
-    assert (lock.redis, lock.name, lock.timeout, lock.sleep) == (client, "job", 7, 0.5)
-    assert (lock.blocking, lock.blocking_timeout, lock.thread_local) == (False, 3, False)
-    assert lock.raise_on_release_error is False
-    lock = slock_client.drop_in.Lock(client, "job")
-    assert (lock.timeout, lock.sleep, lock.blocking, lock.blocking_timeout) == (None, 0.1, True, None)
-    assert (lock.thread_local, lock.raise_on_release_error) == (True, True)
-    assert lock.local.token is None
-
-
-# --- the time to live
-
-
-@pytest.mark.parametrize(("timeout", "most_ms"), [(10, 10_000), (9.5, 9500), (9.9996, 9999)])
-def test_a_timeout_is_given_in_seconds(client: redis.Redis, timeout: float, most_ms: int) -> None:
-    lock = make_lock(client, timeout=timeout)
-    assert lock.acquire(blocking=False)
-    assert most_ms - 1500 < client.pttl("job") <= most_ms
-    lock.release()
-
-
-@pytest.mark.parametrize("timeout", [0.0004, -1])
-def test_a_timeout_below_a_millisecond_is_an_error_of_the_server(client: redis.Redis, timeout: float) -> None:
-    lock = make_lock(client, timeout=timeout)
-    with pytest.raises(redis.ResponseError):
-        lock.acquire()
-    assert_gone(client)
-    assert lock.local.token is None
-
-
-def test_a_lock_ends_with_its_timeout(client: redis.Redis) -> None:
-    lock = make_lock(client, timeout=0.05)
-    assert lock.acquire()
-    wait_until(lambda: not lock.owned())
-    assert not lock.locked()
-    assert lock.local.token is not None
-    with pytest.raises(LockNotOwnedError):
-        lock.release()
-
-
-# --- waiting
-
-
-def test_blocking_timeout(client: redis.Redis) -> None:
-    holder = make_lock(client)
-    assert holder.acquire(blocking=False)
-    lock = make_lock(client, sleep=0.05, blocking_timeout=0.2)
-    started = time.monotonic()
-    assert lock.acquire() is False
-    assert time.monotonic() - started > 0.2 - 0.05
-    assert lock.local.token is None
-    holder.release()
-
-
-def test_blocking_timeout_of_a_call(client: redis.Redis) -> None:
-    with make_lock(client, blocking=False):
-        lock = make_lock(client)
-        assert lock.acquire(blocking_timeout=0.05) is False
-        assert lock.acquire(sleep=0.01, blocking=True, blocking_timeout=0.05) is False
-
-
-@pytest.mark.parametrize("blocking_timeout", [0, -1, 0.0001])
-def test_a_blocking_timeout_of_nothing_asks_once(client: redis.Redis, blocking_timeout: float) -> None:
-    lock = make_lock(client, blocking_timeout=blocking_timeout)
-    assert lock.acquire() is True
-    assert make_lock(client, blocking_timeout=blocking_timeout).acquire() is False
-    lock.release()
-
-
-def test_blocking_of_the_constructor(client: redis.Redis) -> None:
-    with make_lock(client):
-        assert make_lock(client, blocking=False).acquire() is False
-        assert make_lock(client, blocking=False, blocking_timeout=60).acquire() is False
-
-
-def test_not_blocking_is_stronger_than_a_blocking_timeout(client: redis.Redis) -> None:
-    with make_lock(client):
-        assert make_lock(client).acquire(blocking=False, blocking_timeout=60) is False
-
-
-def test_a_long_sleep_and_a_short_blocking_timeout(client: redis.Redis) -> None:
-    with make_lock(client):
-        assert make_lock(client, sleep=60, blocking_timeout=0.1).acquire() is False
-
-
-# --- the context manager
-
-
-def test_context_manager(client: redis.Redis) -> None:
-    with make_lock(client, blocking_timeout=0.2) as lock:
-        assert isinstance(lock, slock_client.drop_in.Lock)
-        assert lock.owned()
-    assert_gone(client)
-
-
-def test_context_manager_raises_when_the_lock_is_not_acquired(client: redis.Redis) -> None:
-    with make_lock(client, blocking=False):
-        with pytest.raises(LockError) as caught, make_lock(client, blocking_timeout=0.05):
-            raise AssertionError("the block ran without the lock")
-        assert caught.value.lock_name == "job"
-        assert not isinstance(caught.value, LockNotOwnedError)
-
-
-def test_context_manager_raises_when_the_lock_ran_out(client: redis.Redis) -> None:
-    with pytest.raises(LockNotOwnedError) as caught, make_lock(client, timeout=0.05) as lock:
-        wait_until(lambda: not lock.owned())
-    assert caught.value.lock_name == "job"
-
-
-def test_context_manager_raises_when_another_owns_the_lock(client: redis.Redis) -> None:
-    with pytest.raises(LockNotOwnedError), make_lock(client, timeout=10, blocking=False):
-        other = give_to_another(client)
-    assert other.owned()
-    other.release()
-
-
-def test_context_manager_raises_when_the_block_released_the_lock(client: redis.Redis) -> None:
-    with pytest.raises(LockError), make_lock(client, timeout=10) as lock:
-        lock.release()
-
-
-@pytest.mark.parametrize("how", ["runs out", "is released"])
-def test_context_manager_may_log_that_the_lock_is_gone(
-    client: redis.Redis, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with make_lock(client, timeout=0.05, raise_on_release_error=False) as lock:
-        if how == "is released":
-            lock.release()
+class Half:
+    """A client, and locks of it whose coroutines are completed."""
+
+    def __init__(self, library: str, half: str, port: int, **options: Any) -> None:
+        package = importlib.import_module(library + half)
+        prefix = "" if library == "redis" else "valkey_"
+        self.errors = importlib.import_module(f"{library}.exceptions")
+        self.lock_class = importlib.import_module(f"slock_client{half}.{prefix}drop_in").Lock
+        self.loop = asyncio.new_event_loop()
+        self.client = package.Redis(port=port, **options)
+
+    def lock(self, name: Any = "job", **options: Any) -> Completed:
+        return Completed(self, self.client.lock(name, lock_class=self.lock_class, **options))
+
+    def complete(self, value: Any) -> Any:
+        return self.loop.run_until_complete(value) if inspect.isawaitable(value) else value
+
+    def close(self) -> None:
+        self.complete(getattr(self.client, "aclose", self.client.close)())
+        self.loop.run_until_complete(asyncio.sleep(0))
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.run_until_complete(asyncio.sleep(0.1))
+        self.loop.close()
+
+
+class Completed:
+    def __init__(self, half: Half, lock: Any) -> None:
+        self._half, self.lock = half, lock
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.lock, name)
+        return (lambda *a, **k: self._half.complete(value(*a, **k))) if callable(value) else value
+
+    def __enter__(self) -> Completed:
+        if hasattr(self.lock, "__enter__"):
+            type(self.lock).__enter__(self.lock)
         else:
-            wait_until(lambda: not lock.owned())
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+            self._half.complete(type(self.lock).__aenter__(self.lock))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        name = "__exit__" if hasattr(type(self.lock), "__enter__") else "__aexit__"
+        self._half.complete(getattr(type(self.lock), name)(self.lock, *error))
 
 
-def test_an_error_of_the_block_comes_through(client: redis.Redis) -> None:
-    with pytest.raises(KeyError), make_lock(client):
-        raise KeyError
-    assert_gone(client)
+@pytest.fixture(params=[("redis", ""), ("redis", ".asyncio"), ("valkey", ""), ("valkey", ".asyncio")], ids="".join)
+def half(request: pytest.FixtureRequest, server: Server) -> Iterator[Half]:
+    pytest.importorskip(request.param[0])
+    half = Half(*request.param, server.port)
+    yield half
+    half.close()
 
 
-# --- release
-
-
-def test_releasing_an_unlocked_lock_is_an_error(client: redis.Redis) -> None:
-    with pytest.raises(LockError) as caught:
-        make_lock(client).release()
-    assert not isinstance(caught.value, LockNotOwnedError)
-    assert caught.value.lock_name == "job"
-
-
-def test_releasing_a_lock_that_another_owns_is_an_error(client: redis.Redis) -> None:
-    lock = make_lock(client)
-    lock.acquire(blocking=False)
-    other = give_to_another(client)
-    with pytest.raises(LockNotOwnedError) as caught:
+def test_acquire_and_release(half: Half, client: redis.Redis) -> None:
+    lock = half.lock()
+    assert lock.acquire(blocking=False) is True and lock.locked() and lock.owned()
+    assert isinstance(lock.local.token, bytes) and lock.fence > 0
+    assert half.lock().acquire(blocking=False) is False and not half.lock().owned()
+    lock.release()
+    assert client.exists("job") == 0 and lock.local.token is None and not lock.locked() and lock.fence is None
+    with pytest.raises(half.errors.LockError) as caught:
         lock.release()
-    assert caught.value.lock_name == "job"
-    assert lock.local.token is None
-    assert other.owned()
+    assert not isinstance(caught.value, half.errors.LockNotOwnedError)
+
+
+@pytest.mark.parametrize("token", ["test", b"test"])
+@pytest.mark.parametrize("thread_local", [True, False])
+def test_a_token(half: Half, token: str | bytes, thread_local: bool) -> None:
+    lock = half.lock(thread_local=thread_local)
+    assert lock.acquire(token=token) and lock.local.token == b"test" and lock.owned()
+    other = half.lock(timeout=10)
+    other.local.token = lock.local.token
+    assert other.owned() and other.reacquire()
     other.release()
-
-
-# --- extend
-
-
-@pytest.mark.parametrize("seconds", [10, 10.5])
-def test_extend(client: redis.Redis, seconds: float) -> None:
-    lock = make_lock(client, timeout=seconds)
-    assert lock.acquire(blocking=False)
-    before = client.pttl("job")
-    assert lock.extend(seconds) is True
-    assert before + seconds * 1000 - 1500 < client.pttl("job") <= before + seconds * 1000
-    lock.release()
-
-
-def test_extend_with_a_new_time_to_live(client: redis.Redis) -> None:
-    lock = make_lock(client, timeout=10)
-    assert lock.acquire(blocking=False)
-    assert lock.extend(60, replace_ttl=True) is True
-    assert 58_000 < client.pttl("job") <= 60_000
-    assert lock.extend(10, replace_ttl=True) is True
-    assert 8000 < client.pttl("job") <= 10_000
-    lock.release()
-
-
-def test_extend_by_less_than_nothing_shortens(client: redis.Redis) -> None:
-    lock = make_lock(client, timeout=20)
-    assert lock.acquire(blocking=False)
-    assert lock.extend(-10) is True
-    assert 8000 < client.pttl("job") <= 10_000
-    lock.release()
-
-
-def test_extend_to_nothing_ends_the_hold(client: redis.Redis) -> None:
-    lock = make_lock(client, timeout=10)
-    assert lock.acquire(blocking=False)
-    assert lock.extend(-60) is True
-    assert_gone(client)
     assert not lock.owned()
 
 
-def test_extending_an_unlocked_lock_is_an_error(client: redis.Redis) -> None:
-    with pytest.raises(LockError) as caught:
-        make_lock(client, timeout=10).extend(10)
-    assert not isinstance(caught.value, LockNotOwnedError)
+def test_a_name_of_bytes(half: Half, client: redis.Redis) -> None:
+    with half.lock(b"caf\xe9"):
+        assert client.exists(b"caf\xe9") == 1
+    assert client.exists(b"caf\xe9") == 0
 
 
-def test_extending_a_lock_without_timeout_is_an_error(client: redis.Redis) -> None:
-    lock = make_lock(client)
-    assert lock.acquire(blocking=False)
-    with pytest.raises(LockError) as caught:
+@pytest.mark.parametrize("options", [{"blocking": False}, {"blocking_timeout": 0.2}, {"blocking_timeout": 0}])
+def test_a_lock_that_another_has(half: Half, options: dict[str, Any]) -> None:
+    with half.lock():
+        began = time.monotonic()
+        assert half.lock(**options).acquire() is False
+        assert time.monotonic() - began < 2
+        with pytest.raises(half.errors.LockError), half.lock(**options):
+            pass
+
+
+def test_a_lock_that_is_gone(half: Half, client: redis.Redis) -> None:
+    lock = half.lock(timeout=10)
+    lock.acquire()
+    client.delete("job")
+    assert half.lock(timeout=10).acquire(blocking=False)
+    for use in (lambda: lock.extend(5), lock.reacquire, lock.release):
+        with pytest.raises(half.errors.LockNotOwnedError):
+            use()
+    with pytest.raises(half.errors.LockNotOwnedError), half.lock("other"):
+        client.delete("other")
+
+
+def test_extend_and_reacquire(half: Half, client: redis.Redis) -> None:
+    lock = half.lock(timeout=10)
+    with pytest.raises(half.errors.LockError):
         lock.extend(10)
-    assert not isinstance(caught.value, LockNotOwnedError)
-    lock.release()
+    lock.acquire()
+    for change, least, most in [
+        (lambda: lock.extend(10), 19, 20),
+        (lambda: lock.extend(5, replace_ttl=True), 4, 5),
+        (lambda: lock.reacquire(), 9, 10),
+    ]:
+        assert change() is True
+        assert least * 1000 <= client.pttl("job") <= most * 1000
+    assert lock.extend(-60) is True  # it comes to nothing
+    assert client.exists("job") == 0
+    forever = half.lock()
+    forever.acquire()
+    with pytest.raises(half.errors.LockError):
+        forever.extend(10)
+    forever.release()
 
 
-@pytest.mark.parametrize("replace_ttl", [False, True])
-def test_extending_a_lock_that_another_owns_is_an_error(client: redis.Redis, replace_ttl: bool) -> None:
-    lock = make_lock(client, timeout=10)
-    assert lock.acquire(blocking=False)
-    other = give_to_another(client)
-    with pytest.raises(LockNotOwnedError) as caught:
-        lock.extend(10, replace_ttl)
-    assert caught.value.lock_name == "job"
-    assert client.pttl("job") <= 10_000
-    other.release()
+def test_a_lock_without_a_timeout_is_renewed(half: Half, client: redis.Redis) -> None:
+    class Short(half.lock_class):  # type: ignore[misc, name-defined]
+        watchdog_ttl = 0.6
+
+    half.lock_class = Short
+    lock = half.lock()
+    lock.acquire()
+    half.loop.run_until_complete(asyncio.sleep(1.5))
+    assert lock.owned()
+    lock.lock = None  # nobody can release it any more
+    gc.collect()
+
+    def is_gone() -> bool:
+        half.loop.run_until_complete(asyncio.sleep(0.02))
+        return client.exists("job") == 0
+
+    wait_until(is_gone, 5)
 
 
-# --- reacquire
+def test_each_thread_has_its_own(server: Server, client: redis.Redis) -> None:
+    half = Half("redis", "", server.port)
+    half.lock_class = type("Short", (half.lock_class,), {"watchdog_ttl": 0.6})
+    lock, seen = half.client.lock("job", lock_class=half.lock_class), []
+
+    def work() -> None:
+        seen.append((lock.owned(), lock.acquire(blocking=False)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(False, True)] and lock.local.token is None and not lock.owned()
+    del thread
+    wait_until(lambda: client.exists("job") == 0, 5, "the lock of a thread that has ended to end")
+    half.close()
 
 
-def test_reacquire(client: redis.Redis) -> None:
-    lock = make_lock(client, timeout=10)
-    assert lock.acquire(blocking=False)
-    assert lock.extend(5, replace_ttl=True)
-    assert client.pttl("job") <= 5000
-    assert lock.reacquire() is True
-    assert 8000 < client.pttl("job") <= 10_000
-    lock.release()
+@pytest.mark.parametrize("gone", ["deleted", "released"])
+def test_a_loss_may_be_logged(half: Half, client: redis.Redis, gone: str, caplog: Any) -> None:
+    if "raise_on_release_error" not in inspect.signature(half.lock_class.__init__).parameters:
+        pytest.skip("the library has no raise_on_release_error")
+    with half.lock(raise_on_release_error=False) as lock:
+        client.delete("job") if gone == "deleted" else lock.release()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_reacquiring_an_unlocked_lock_is_an_error(client: redis.Redis) -> None:
-    with pytest.raises(LockError) as caught:
-        make_lock(client, timeout=10).reacquire()
-    assert not isinstance(caught.value, LockNotOwnedError)
+def test_a_server_that_is_away(half: Half) -> None:
+    away = Half(half.errors.__name__.partition(".")[0], "", 1)
+    with pytest.raises(away.errors.ConnectionError):
+        away.lock(blocking_timeout=0.2).acquire()
+    away.close()
 
 
-def test_reacquiring_a_lock_without_timeout_is_an_error(client: redis.Redis) -> None:
-    with make_lock(client, timeout=None, blocking=False) as lock:
-        with pytest.raises(LockError) as caught:
-            lock.reacquire()
-        assert not isinstance(caught.value, LockNotOwnedError)
+def test_django_redis(server: Server, client: redis.Redis) -> None:
+    """`REDIS_CLIENT_CLASS` of its settings: `cache.lock` gives no `lock_class`."""
+    from slock_client.drop_in import Lock, Redis
 
+    lock = Redis(port=server.port).lock("job", timeout=10)
+    assert isinstance(lock, Lock)
+    with lock:
+        assert client.type("job") == b"SLOCK-RWL"
+    django = pytest.importorskip("django.conf")
+    pytest.importorskip("django_redis")
+    options = {"REDIS_CLIENT_CLASS": "slock_client.drop_in.Redis"}
+    backend = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": f"redis://127.0.0.1:{server.port}/0"}
+    django.settings.configure(CACHES={"default": {**backend, "OPTIONS": options}})
+    from django.core.cache import cache
 
-def test_reacquiring_a_lock_that_another_owns_is_an_error(client: redis.Redis) -> None:
-    lock = make_lock(client, timeout=10)
-    assert lock.acquire(blocking=False)
-    other = give_to_another(client)
-    with pytest.raises(LockNotOwnedError) as caught:
-        lock.reacquire()
-    assert caught.value.lock_name == "job"
-    other.release()
-
-
-# --- lock_class
-
-
-def test_lock_class(client: redis.Redis) -> None:
-    assert type(make_lock(client)) is slock_client.drop_in.Lock
-    assert isinstance(make_lock(client), redis.lock.Lock)
+    with cache.lock("nightly", timeout=10):
+        assert client.type(":1:nightly") == b"SLOCK-RWL"

@@ -1,5 +1,4 @@
-//! A block under a lock, with a limit for the wait and an expiration: what redis-objects calls `lock.lock { …
-//! }`.
+//! A block under a lock, with a limit for the wait: what redis-objects calls `lock.lock { … }`.
 //!
 //! Run it with a server that has the module at `REDIS_URL`, or on port 6379:
 //!
@@ -26,12 +25,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let fence = request
         .run(|hold| async move {
-            println!("working under fence {}", hold.fence());
+            println!("working under fencing token {}", hold.fence());
             tokio::time::sleep(Duration::from_millis(100)).await;
             hold.fence()
         })
         .await?;
-    println!("done under fence {fence}");
+    println!("done under fencing token {fence}");
 
     let held = request.acquire().await?;
     match request.run(|_| async { println!("never printed") }).await {

@@ -1,24 +1,16 @@
-//! The agent of the conformance tests: reads operations as lines of JSON, calls the library, and writes the
-//! answers. It decides nothing. The protocol is on the page `clients/conformance/README.md`.
+//! The agent of the conformance tests: it reads operations as lines of JSON, calls the library, and writes the replies. The
+//! protocol is on the page `clients/conformance/README.md`.
 
-#[path = "conformance_agent/cost.rs"]
-mod cost;
 #[path = "conformance_agent/fields.rs"]
 mod fields;
-#[path = "conformance_agent/holds.rs"]
-mod holds;
-#[path = "conformance_agent/open.rs"]
-mod open;
 #[path = "conformance_agent/operations.rs"]
 mod operations;
-#[path = "conformance_agent/raw.rs"]
-mod raw;
-#[path = "conformance_agent/requests.rs"]
-mod requests;
+#[path = "conformance_agent/place.rs"]
+mod place;
+#[path = "conformance_agent/speed.rs"]
+mod speed;
 #[path = "conformance_agent/state.rs"]
 mod state;
-#[path = "conformance_agent/throughput.rs"]
-mod throughput;
 #[path = "conformance_agent/work.rs"]
 mod work;
 
@@ -32,47 +24,60 @@ use tokio::sync::oneshot;
 
 use crate::state::State;
 
+type Running = Arc<Mutex<HashMap<u64, oneshot::Sender<()>>>>;
+
 #[tokio::main]
 async fn main() {
-    let state = Arc::new(State::default());
-    let running: Arc<Mutex<HashMap<u64, oneshot::Sender<()>>>> = Arc::default();
+    let (state, running) = (Arc::new(State::default()), Running::default());
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await.expect("stdin can be read") {
         let operation: Value = serde_json::from_str(&line).expect("each line is an object");
         let id = operation["id"].as_u64().expect("each operation has an id");
         if operation["op"] == "cancel" {
             let target = operation["target"].as_u64().expect("the target is an id");
-            if let Some(cancel) = running.lock().unwrap().remove(&target) {
-                // It may have ended just now.
-                let _ = cancel.send(());
-            }
-            answer(id, &json!({ "ok": {} }));
+            // It may have ended just now.
+            running.lock().unwrap().remove(&target).map(|cancel| cancel.send(()));
+            reply(id, json!({ "ok": {} }));
             continue;
         }
         let (cancel, cancelled) = oneshot::channel();
         running.lock().unwrap().insert(id, cancel);
-        let (state, running) = (state.clone(), running.clone());
-        tokio::spawn(async move {
-            let result = tokio::select! {
-                biased;
-                _ = cancelled => None,
-                result = operations::run(state, operation) => Some(result),
-            };
-            running.lock().unwrap().remove(&id);
-            match result {
-                Some(Ok(value)) => answer(id, &json!({ "ok": value })),
-                Some(Err(failed)) => answer(id, &json!({ "error": failed.name, "text": failed.text })),
-                None => answer(id, &json!({ "error": "Cancelled", "text": "the future was dropped" })),
-            }
-        });
+        tokio::spawn(run(id, operation, cancelled, state.clone(), running.clone()));
     }
     std::process::exit(0);
 }
 
-fn answer(id: u64, answer: &Value) {
-    let mut line = answer.clone();
+async fn run(
+    id: u64,
+    operation: Value,
+    cancelled: oneshot::Receiver<()>,
+    state: Arc<State>,
+    running: Running,
+) {
+    let result = if operation["op"] == "tasks" {
+        let alive = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        Some(Ok(json!({ "count": alive.saturating_sub(running.lock().unwrap().len()) })))
+    } else {
+        tokio::select! {
+            biased;
+            _ = cancelled => None,
+            result = operations::run(&state, &operation) => Some(result),
+        }
+    };
+    running.lock().unwrap().remove(&id);
+    reply(
+        id,
+        match result {
+            Some(Ok(value)) => json!({ "ok": value }),
+            Some(Err(failed)) => json!({ "error": failed.name, "text": failed.text }),
+            None => json!({ "error": "Cancelled", "text": "the future was dropped" }),
+        },
+    );
+}
+
+fn reply(id: u64, mut line: Value) {
     line["id"] = json!(id);
     let mut stdout = std::io::stdout().lock();
-    // Who closed stdout does not want the answer.
+    // If stdout is closed, nobody wants the reply.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
 }

@@ -1,6 +1,6 @@
-//! A holder that was stopped past its ttl must not write. The fence sees to it, whatever the clocks say.
+//! A process that was paused past its ttl must not write. The fencing token prevents it, whatever the clocks say.
 //!
-//! Two owners follow each other. The first one's late write carries a lesser fence, and the storage (here a
+//! Two owners follow each other. The late write of the first one carries a smaller fencing token, and the storage (here a
 //! hash in Redis, written by a script) refuses it.
 //!
 //! Run it with a server that has the module at `REDIS_URL`, or on port 6379:
@@ -14,7 +14,7 @@ use std::time::Duration;
 use redis::{Client, Cmd, RedisResult, aio::MultiplexedConnection};
 use slock_client::{Error, Locks};
 
-/// Writes unless a later owner has written already. Keys: the data. Arguments: the fence, the value.
+/// Writes unless a later owner has written already. Keys: the data. Arguments: the fencing token, the value.
 const WRITE: &str = "
     local seen = tonumber(redis.call('HGET', KEYS[1], 'fence') or '0')
     if tonumber(ARGV[1]) < seen then
@@ -37,16 +37,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut redis = client.get_multiplexed_async_connection().await?;
     let locks = Locks::new(client);
 
-    // Without a watchdog the hold ends as that of a stopped process does.
+    // Without renewals the lock ends as that of a paused process does.
     let stopped = locks.write("fenced:lock").ttl(Duration::from_millis(50)).renew(false).acquire().await?;
-    println!("the first owner has fence {}", stopped.fence());
+    println!("the first owner has fencing token {}", stopped.fence());
     println!("its hold was lost: {}", stopped.lost().await);
 
     let next = locks.write("fenced:lock").acquire().await?;
-    println!("the next owner has fence {}", next.fence());
+    println!("the next owner has fencing token {}", next.fence());
     assert!(write(&mut redis, next.fence(), "by the next owner").await?);
 
-    // A careful program asks first. One that cannot know that it was stopped is refused by the fence.
+    // A careful program checks first. One that does not know of its pause is refused by the fencing token.
     assert!(matches!(stopped.check(), Err(Error::Lost { .. })));
     assert!(!write(&mut redis, stopped.fence(), "late").await?);
     println!("the late write was refused");

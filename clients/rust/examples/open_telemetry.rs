@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use opentelemetry::metrics::{Counter, Histogram};
 use opentelemetry::trace::{Span, Status, Tracer};
 use opentelemetry::{KeyValue, global};
-use slock_client::{Error, Hooks, Locks, Outcome, Reason, redis};
+use slock_client::{Error, Hooks, Locks, Reason, redis};
 
 struct Telemetry {
     waits: Histogram<f64>,
@@ -46,14 +46,11 @@ impl Telemetry {
 }
 
 impl Hooks for Telemetry {
-    fn waited(&self, label: &str, duration: Duration, outcome: Outcome<'_>) {
-        let attributes =
-            [KeyValue::new("lock", label.to_owned()), KeyValue::new("outcome", outcome.to_string())];
+    fn waited(&self, label: &str, duration: Duration, outcome: &str) {
+        let outcome = outcome.to_owned();
+        let attributes = [KeyValue::new("lock", label.to_owned()), KeyValue::new("outcome", outcome.clone())];
         self.waits.record(duration.as_secs_f64(), &attributes);
-        let status = match outcome {
-            Outcome::Failed(error) => Status::error(error.to_string()),
-            _ => Status::Ok,
-        };
+        let status = if outcome == "granted" { Status::Ok } else { Status::error(outcome) };
         Self::span("lock wait", label, duration, status);
     }
 
@@ -62,7 +59,7 @@ impl Hooks for Telemetry {
         Self::span("lock hold", label, duration, Status::Ok);
     }
 
-    fn lost(&self, label: &str, _reason: Reason) {
+    fn lost(&self, label: &str, _keys: &[String], _reason: Reason) {
         self.count(label, "lost");
     }
 
@@ -80,7 +77,7 @@ async fn main() -> Result<(), Error> {
     let address = std::env::var("REDIS_URL").unwrap_or("redis://127.0.0.1/".into());
     let locks = Locks::builder(redis::Client::open(address)?).hooks(Telemetry::new()).build();
     let request = locks.write("job:42").wait(Duration::from_secs(5));
-    request.run(|hold| async move { println!("working under fence {}", hold.fence()) }).await?;
+    request.run(|hold| async move { println!("working under fencing token {}", hold.fence()) }).await?;
     locks.close().await;
     Ok(())
 }

@@ -1,358 +1,277 @@
-//! One use of a request: asks until the lock is granted or its limit has come, and leaves nothing behind when
-//! it ends without a hold.
+//! The life of an acquisition at a server, from its first command to a grant or an error. All its commands have one owner token,
+//! so each may be sent again: it is the same hold, or the same request in its place in the queue.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, Value};
-use tokio::runtime::Handle;
-use tokio::time::{sleep, timeout_at};
+use redis::{Cmd, RedisError};
+use tokio::time::{sleep_until, timeout, timeout_at};
 
-use crate::answers::{self, Failure, Kind};
-use crate::blocking::Own;
 use crate::clock::Moment;
-use crate::commands::{self, Owner};
-use crate::connection::{Noted, REPLY_TIMEOUT};
-use crate::errors::Error;
-use crate::lease::{Granted, validity};
-use crate::node::Node;
-use crate::options::LONGEST;
-use crate::polling;
-use crate::shared::{GRACE, Shared, Single};
+use crate::errors::{Error, is_reply, passes};
+use crate::listener::{Message, Ticket};
+use crate::node::{Extension, Node, counted, more_telling};
+use crate::options::{AFTER_ERRORS, Options, POLLING, shortened};
+use crate::protocol::{self, Owner, SERVER_WAIT};
+use crate::transport::Call;
 
-/// How often a request is sent again whose earlier copy may still come and take its place.
-const BETWEEN_COPIES: Duration = Duration::from_secs(5);
-/// No two acquisitions of this process have the same tag.
-static NEXT_TAG: AtomicU64 = AtomicU64::new(1);
+/// How long a request waits for its message before it is sent again. So a lost message costs no more.
+const SEND_AGAIN: Duration = Duration::from_secs(5);
+/// How long after the end of a wait a reply is still waited for.
+const LATE_REPLY: Duration = Duration::from_millis(500);
+/// How long after the end of a wait the message that says so is still waited for.
+const LATE_MESSAGE: Duration = Duration::from_millis(50);
+/// How long the confirmation of a new channel is waited for before the request is sent.
+const SUBSCRIBING: Duration = Duration::from_millis(100);
+/// How long a call that has timed out waits to learn who has the lock.
+const HOLDERS_REPLY: Duration = Duration::from_millis(250);
 
-/// What is asked for.
-#[derive(PartialEq)]
-pub(crate) enum Goal {
-    Hold,
-    /// Who asks for it also gives it up.
-    Upgrade,
+/// What an acquisition gives.
+#[derive(Clone, Copy)]
+pub(crate) struct Grant {
+    /// 0 for a quorum.
+    pub(crate) fence: i64,
+    /// The validity counts from then.
+    pub(crate) from: Moment,
 }
 
-/// How long to ask.
-pub(crate) struct Limits {
-    /// The first answer counts.
-    pub(crate) once: bool,
-    /// When the wait is over.
-    pub(crate) deadline: Option<Instant>,
-    /// How long to go on until the first answer.
-    pub(crate) retry_for: Duration,
-    /// Of one server of a quorum: set when a copy may still be carried out. The quorum gives it up then.
-    pub(crate) doubt: Option<Arc<AtomicBool>>,
+/// What a command of an acquisition gives if it is no grant.
+enum Stop {
+    /// The request has to be sent again at once.
+    Again,
+    /// The lock was refused, and the request cannot wait by a message.
+    Poll,
+    /// The lock was refused, and the caller wanted to know just that.
+    Refused,
+    /// After this error the request may succeed.
+    Passing(RedisError),
+    Final(Error),
 }
 
+/// One use of a request at a server, or a change of mode that may have to wait.
 pub(crate) struct Acquisition<'a> {
-    shared: &'a Arc<Shared<Single>>,
+    node: &'a Node,
     owner: &'a Owner,
-    goal: Goal,
-    /// Without a wait.
+    options: &'a Options,
+    /// The command without a wait.
     command: Cmd,
-    limits: Limits,
-    /// All copies have one tag: a message is for the acquisition, whichever copy it answers.
-    tag: u64,
-    runtime: Handle,
-    /// It was refused, and waits from now on.
-    must_wait: bool,
-    /// The last copy is on its way, waits on the server, or was granted.
-    stands: bool,
-    /// A copy had no answer.
-    in_doubt: bool,
-    /// When to end if nothing is answered until then; nothing while the server answers.
-    patience_ends: Option<Instant>,
-    /// The error of the last copy; nothing when it was answered.
-    last_error: Option<Error>,
-    /// How many errors there were since it last waited on the server.
+    /// A refusal gives nothing, and is no error.
+    is_try: bool,
+    /// Something of the request may be left on the server, or may be on its way there.
+    is_open: &'a AtomicBool,
+    began: Instant,
+    deadline: Option<Instant>,
+    /// When the server last replied.
+    contact: Option<Instant>,
+    /// The last error that passes; nothing after a reply without one.
+    last: Option<RedisError>,
+    /// Such errors, one after the other.
     failures: u32,
+    polls: u32,
+    /// Others had the lock, so the request waits by a message from now on.
+    waits: bool,
+    /// By which its last copy waits; nothing if it has not waited.
+    ticket: Option<Ticket>,
+    /// Before the last copy was sent that was answered null.
+    sent: Moment,
+    /// How long the server lets that copy wait.
+    queued_for: Duration,
+    /// A copy may be on its way to the server.
+    is_loose: bool,
+    /// The request waits on the server, or is held.
+    is_queued: bool,
 }
 
 impl<'a> Acquisition<'a> {
     pub(crate) fn new(
-        shared: &'a Arc<Shared<Single>>,
+        node: &'a Node,
         owner: &'a Owner,
-        goal: Goal,
+        options: &'a Options,
         command: Cmd,
-        limits: Limits,
+        is_try: bool,
+        is_open: &'a AtomicBool,
     ) -> Self {
+        let began = Instant::now();
+        let deadline = options.wait.filter(|wait| !is_try && !wait.is_zero()).map(|wait| began + wait);
+        let (contact, last, failures, polls, waits, ticket, sent, queued_for, is_loose) = Default::default();
         Self {
-            shared,
+            node,
             owner,
-            goal,
+            options,
             command,
-            patience_ends: Some(Instant::now() + limits.retry_for),
-            limits,
-            tag: NEXT_TAG.fetch_add(1, Ordering::Relaxed),
-            runtime: Handle::current(),
-            must_wait: false,
-            stands: false,
-            in_doubt: false,
-            last_error: None,
-            failures: 0,
+            is_try,
+            is_open,
+            began,
+            deadline,
+            contact,
+            last,
+            failures,
+            polls,
+            waits,
+            ticket,
+            sent,
+            queued_for,
+            is_loose,
+            is_queued: false,
         }
     }
 
-    /// Whether something may be on the server, or on its way there, although nothing was granted.
-    pub(crate) fn may_stand(&self) -> bool {
-        self.stands || self.in_doubt
+    /// A refusal ends it.
+    fn is_once(&self) -> bool {
+        self.is_try || self.options.wait.is_some_and(|wait| wait.is_zero())
     }
 
-    /// Gives nothing when the first answer was a refusal and nothing else was asked for.
-    pub(crate) async fn run(&mut self) -> Result<Option<Granted>, Error> {
-        if !self.shared.site.may_release(self.owner).load(Ordering::Relaxed) {
-            let until = self.ends().expect("nothing was answered yet");
-            Box::pin(self.shared.check_permission(self.owner, until)).await?;
-            self.heard();
-        }
-        let mut polls = 0;
+    /// Sends the request until it is granted or over. A refusal gives nothing if the caller wanted to know just that.
+    pub(crate) async fn run(mut self) -> Result<Option<Grant>, Error> {
         loop {
-            let pause = match self.ask().await {
-                Ok(Some(granted)) => {
-                    // The hold knows of the doubt.
-                    (self.stands, self.in_doubt) = (false, false);
-                    return Ok(Some(granted));
+            let now = Instant::now();
+            let is_over = self.deadline.is_some_and(|deadline| now >= deadline);
+            if is_over || self.last.is_some() && now >= self.limit() {
+                return Err(self.failed(is_over && self.last.is_none() && self.contact.is_some()).await);
+            }
+            self.is_open.store(true, Ordering::Relaxed);
+            let sent = self.send().await;
+            self.is_open.store(self.is_loose || self.is_queued, Ordering::Relaxed);
+            let pause = match sent {
+                Ok(grant) => return Ok(Some(grant)),
+                Err(Stop::Refused) => return Ok(None),
+                Err(Stop::Final(error)) => return Err(error),
+                Err(Stop::Again) => continue,
+                Err(Stop::Poll) => {
+                    self.polls += 1;
+                    POLLING.pause(self.polls - 1)
                 }
-                Ok(None) if self.limits.once => return Ok(None),
-                Ok(None) => match &self.shared.poll {
-                    Some(poll) => {
-                        polls += 1;
-                        poll.pause(polls - 1).ok_or_else(|| self.timed_out())?
-                    }
-                    None => Duration::ZERO,
-                },
-                Err(failure) => self.pause_after(failure)?,
+                Err(Stop::Passing(error)) => {
+                    self.last = Some(more_telling(self.last.take(), error));
+                    self.failures += 1;
+                    AFTER_ERRORS.pause(self.failures - 1)
+                }
             };
-            let left = self.time_left();
-            if !pause.min(left).is_zero() {
-                Box::pin(sleep(pause.min(left))).await;
+            let next = (Instant::now() + pause.unwrap_or_default()).min(self.limit());
+            sleep_until(self.deadline.map_or(next, |deadline| next.min(deadline)).into()).await;
+        }
+    }
+
+    /// Until when the server has to reply.
+    fn limit(&self) -> Instant {
+        match self.contact {
+            Some(contact) if !self.is_once() => contact + self.node.settings.retry_wait_for,
+            _ => self.began + self.node.settings.retry_for,
+        }
+    }
+
+    /// The error of a call that is over: because others have the lock, or without a reply.
+    async fn failed(&self, is_timed_out: bool) -> Error {
+        let (keys, waited) = (self.owner.keys.clone(), self.began.elapsed());
+        if !is_timed_out {
+            return Error::NoAnswer { keys, within: waited, last: self.last.clone() };
+        }
+        let holders = self.node.holders(&self.owner.full, HOLDERS_REPLY).await;
+        Error::TimedOut { keys, waited, holders, nodes: Vec::new() }
+    }
+
+    fn stop(&self, error: Error) -> Stop {
+        match error {
+            Error::Redis(error) if passes(&error) => Stop::Passing(error),
+            error => Stop::Final(error.explained(&self.owner.keys)),
+        }
+    }
+
+    /// Sends the request once, and waits for what comes of it.
+    async fn send(&mut self) -> Result<Grant, Stop> {
+        let channel = if self.is_once() { None } else { self.channel().await };
+        let mut wait = SERVER_WAIT;
+        let mut until = self.limit().min(Instant::now() + self.node.settings.retry_for);
+        if let Some(deadline) = self.deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            (wait, until) = (wait.min(left.max(Duration::from_millis(1))), until.min(deadline + LATE_REPLY));
+        }
+        let waiting = self.ticket.as_ref().zip(channel.as_ref());
+        let waiting = waiting.map(|(ticket, name)| protocol::waiting(&self.command, wait, name, &ticket.tag));
+        let command = waiting.as_ref().unwrap_or(&self.command);
+        let answer = self.node.number(Call { until, ..Call::new(self.owner.key(), command) }).await;
+        let is_answered = answer.as_ref().err().is_none_or(is_reply);
+        // The end of a token of the program's might end another hold of it, so there only copies count that are known.
+        let is_alone = self.owner.is_given || answer.as_ref().is_ok_and(|answer| answer.is_alone);
+        self.is_loose |= !is_answered || !is_alone;
+        if is_answered {
+            self.contact = Some(Instant::now());
+        }
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) if waiting.is_some() && self.node.listener.failed(self.owner.key(), &error) => {
+                return Err(Stop::Again);
             }
-            if left <= pause {
-                return Err(self.timed_out());
-            }
-        }
-    }
-
-    fn pause_after(&mut self, failure: Failure) -> Result<Duration, Error> {
-        if failure.kind == Kind::Final {
-            return Err(failure.error);
-        }
-        self.shared.noticed(&failure);
-        if failure.is_answer() {
-            self.heard();
-        } else {
-            self.patience_ends.get_or_insert_with(|| Instant::now() + self.shared.retry_wait_for);
-        }
-        self.last_error = Some(failure.error);
-        self.failures += 1;
-        // The last copy is sent at the end itself.
-        match self.patience_ends.map_or(LONGEST, time_left) {
-            Duration::ZERO => Err(self.timed_out()),
-            left => Ok(polling::after_error(self.failures - 1).min(left)),
-        }
-    }
-
-    fn timed_out(&self) -> Error {
-        let source = self.last_error.clone().map(Box::new);
-        Error::TimedOut { keys: self.owner.keys().clone(), source }
-    }
-
-    /// The server has said something.
-    fn heard(&mut self) {
-        if !self.limits.once {
-            self.patience_ends = None;
-        }
-        self.shared.reporter.reached();
-    }
-
-    /// What is left of the wait.
-    fn time_left(&self) -> Duration {
-        self.limits.deadline.map_or(LONGEST, time_left)
-    }
-
-    /// When to end, as far as that is known.
-    fn ends(&self) -> Option<Instant> {
-        [self.limits.deadline, self.patience_ends].into_iter().flatten().min()
-    }
-
-    /// Until when the next answer has to be there.
-    fn answer_until(&self) -> Instant {
-        let until = Instant::now() + REPLY_TIMEOUT;
-        self.ends().map_or(until, |end| until.min(end + GRACE))
-    }
-
-    /// Asks once, and gives nothing when it is to ask again. Most locks are free: only what has to wait needs a
-    /// subscription or a connection of its own.
-    async fn ask(&mut self) -> Result<Option<Granted>, Failure> {
-        let site = &self.shared.site;
-        let only_asks = self.limits.once || self.time_left().is_zero() || self.shared.poll.is_some();
-        let may_listen = !only_asks && !site.must_block.load(Ordering::Relaxed);
-        let listens = if may_listen { site.server.note(self.owner.first_key(), self.tag) } else { None };
-        // Boxed, so that the commonest way is small.
-        let answer = match listens {
-            Some((node, noted)) => Box::pin(self.ask_notified(&node, noted)).await?,
-            None if self.must_wait && !only_asks => Box::pin(self.wait()).await?,
-            None => match self.ask_at_once().await? {
-                None if !only_asks => Box::pin(self.wait()).await?,
-                answer => answer,
-            },
+            Err(error) => return Err(self.stop(error.into())),
         };
-        match answer {
-            Some(granted) if self.is_to_be_confirmed(&granted) => Box::pin(self.confirm(granted)).await,
-            answer => Ok(answer),
+        if answer.number > 0 {
+            return self.confirm(answer.number, answer.sent, false).await;
         }
-    }
-
-    /// A copy is sent now. What may come of it is noted before the answer is there, since the future may be dropped.
-    /// Gives until when the answer has to be there.
-    fn sends(&mut self) -> (Instant, Moment) {
-        self.stands = true;
-        (self.answer_until(), Moment::now())
-    }
-
-    /// The answer to the copy that was sent then: a fence, or 0.
-    fn answered(&mut self, sent: Moment, answer: Result<i64, Failure>) -> Result<Option<Granted>, Failure> {
-        let fence = answer.inspect_err(|failure| {
-            self.stands = false;
-            self.in_doubt |= failure.kind == Kind::Unanswered;
-        })?;
-        self.heard();
-        self.last_error = None;
-        self.stands = fence != 0;
-        Ok(self.stands.then_some(Granted { fence, sent, in_doubt: self.in_doubt }))
-    }
-
-    /// The same after a wait, where 0 means that it is over.
-    fn told(&mut self, sent: Moment, answer: Result<i64, Failure>) -> Result<Option<Granted>, Failure> {
-        let granted = self.answered(sent, answer)?.ok_or_else(|| Failure::last(self.timed_out()));
-        granted.map(Some)
-    }
-
-    async fn ask_at_once(&mut self) -> Result<Option<Granted>, Failure> {
-        let (until, sent) = self.sends();
-        let asks = std::slice::from_ref(&self.command);
-        let answer = self.shared.site.server.send(self.owner.first_key(), asks, until).await;
-        self.answered(sent, answer.map(|value| answers::number(&value)))
-    }
-
-    /// It was refused before.
-    async fn wait(&mut self) -> Result<Option<Granted>, Failure> {
-        self.must_wait = true;
-        let (site, key) = (&self.shared.site, self.owner.first_key());
-        if !site.must_block.load(Ordering::Relaxed) {
-            if site.server.listen(key, self.answer_until()).await? {
-                let (node, noted) = site.server.note(key, self.tag).ok_or_else(Failure::connection_lost)?;
-                return self.ask_notified(&node, noted).await;
-            }
-            self.shared.block_from_now_on();
+        (self.last, self.failures) = (None, 0);
+        if waiting.is_some() {
+            (self.is_queued, self.waits, self.sent, self.queued_for) = (true, true, answer.sent, wait);
+            return self.wait().await;
         }
-        self.ask_blocked().await
+        if self.is_try {
+            return Err(Stop::Refused);
+        }
+        if self.is_once() {
+            return Err(Stop::Final(self.failed(true).await));
+        }
+        // If it has waited already, it wants a channel and may not have one.
+        Err(if std::mem::replace(&mut self.waits, true) { Stop::Poll } else { Stop::Again })
     }
 
-    /// The command with what is left of the wait.
-    fn waiting(&self, message: Option<(&str, u64)>) -> [Cmd; 1] {
-        [commands::waiting(&self.command, self.limits.deadline.map(time_left), message)]
+    /// The channel to wait by. A request that has not been refused waits only if there is one already. If it is new, the
+    /// confirmation of the server is waited for, but not for long.
+    async fn channel(&mut self) -> Option<Arc<str>> {
+        let listener = &self.node.listener;
+        let (name, is_new) = listener.channel(self.owner.key(), self.waits)?;
+        // A message that is late may tell of a hold that ended before this copy is sent.
+        let ticket = self.ticket.insert(listener.ticket(self.owner.key()));
+        if is_new {
+            let _ = timeout(SUBSCRIBING, ticket.messages.recv()).await;
+        }
+        Some(name)
     }
 
-    async fn ask_notified(&mut self, node: &Node, noted: Noted) -> Result<Option<Granted>, Failure> {
-        let command = self.waiting(Some((&noted.channel, self.tag)));
-        let (until, sent) = self.sends();
-        match node.send(&command, until).await {
-            Ok(Value::Nil) => self.until_told(noted, sent).await,
-            Err(failure) if failure.denies_the_channel() => {
-                self.stands = false;
-                self.shared.block_from_now_on();
-                Box::pin(self.ask_blocked()).await
-            }
-            Ok(value) => self.told(sent, Ok(answers::number(&value))),
-            Err(failure) => {
-                if failure.kind == Kind::NoSubscriber {
-                    // The subscription is not what it seemed.
-                    noted.connection.end_waits();
+    /// Waits for the message of a request that is in the queue.
+    async fn wait(&mut self) -> Result<Grant, Stop> {
+        let again = Instant::now() + shortened(SEND_AGAIN).min(self.node.settings.retry_wait_for / 4);
+        let until = self.deadline.map_or(again, |deadline| again.min(deadline + LATE_MESSAGE));
+        let Some(ticket) = &mut self.ticket else { return Err(Stop::Again) };
+        match timeout_at(until.into(), ticket.messages.recv()).await {
+            Ok(Some(Message::Number(0))) => {
+                // The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator
+                // has withdrawn the request.
+                self.is_queued = false;
+                if Moment::now().since(self.sent) < self.queued_for {
+                    return Err(Stop::Final(self.failed(true).await));
                 }
-                let failure = self.shared.site.server.redirected(self.owner.first_key(), node, failure);
-                self.told(sent, Err(failure))
+                Err(Stop::Again)
             }
+            Ok(Some(Message::Number(fence))) => self.confirm(fence, self.sent, true).await,
+            Ok(Some(Message::Failed(error))) => Err(self.stop(error.into())),
+            Ok(Some(Message::Missed) | None) | Err(_) => Err(Stop::Again),
         }
     }
 
-    /// It waits on the server: until the message comes, or should long have come, or an earlier copy may have
-    /// come and taken its place.
-    async fn until_told(&mut self, mut noted: Noted, sent: Moment) -> Result<Option<Granted>, Failure> {
-        self.heard();
-        self.failures = 0;
-        let over = Instant::now() + self.time_left() + GRACE;
-        let until = if self.in_doubt { over.min(Instant::now() + BETWEEN_COPIES) } else { over };
-        match timeout_at(until.into(), noted.end()).await {
-            Ok(ended) => self.told(sent, ended),
-            // What was asked stands.
-            Err(_) if !self.time_left().is_zero() => Ok(None),
-            Err(_) => Err(Failure::no_answer("the server")),
+    /// Makes sure of how long the hold is valid, and that enough replicas have it. The ttl began at a grant that may be long
+    /// ago, if a message told of it, and at a server that may not be the primary any more.
+    async fn confirm(&mut self, fence: i64, from: Moment, is_message: bool) -> Result<Grant, Stop> {
+        self.is_queued = true;
+        let (ttl, since) = (self.options.ttl, Moment::now().since(from));
+        let is_sure = !is_message || since <= ttl / 3 && !self.node.topology.is_failover;
+        if self.options.min_replicas == 0 && is_sure && since < counted(ttl) {
+            return Ok(Grant { fence, from });
+        }
+        let until = Instant::now() + self.node.settings.retry_for;
+        let by = Extension { ttl, fence: Some(fence), options: self.options };
+        match self.node.prolong(until, self.owner, by).await {
+            Ok(answer) if answer.number > 0 => Ok(Grant { fence, from: answer.sent }),
+            Ok(_) => Err(Stop::Again), // it is over by now
+            Err(error) => Err(self.stop(error)),
         }
     }
-
-    /// Waits on a connection of its own.
-    async fn ask_blocked(&mut self) -> Result<Option<Granted>, Failure> {
-        let (server, key) = (&self.shared.site.server, self.owner.first_key());
-        let own = Own::open(server, key, self.answer_until()).await?;
-        self.heard();
-        let command = self.waiting(None);
-        let over = Instant::now() + self.time_left() + GRACE;
-        let (_, sent) = self.sends();
-        let answer = own.ask(&command, over).await;
-        self.told(sent, answer.map(|value| answers::number(&value)))
-    }
-
-    /// What is granted to an earlier copy, or long after the request, has less validity.
-    fn is_to_be_confirmed(&self, granted: &Granted) -> bool {
-        let options = &self.owner.wanted.options;
-        let is_late = granted.in_doubt || granted.sent.elapsed() > options.ttl / 3;
-        self.goal == Goal::Hold && (options.min_replicas > 0 || is_late)
-    }
-
-    /// Makes sure of the validity, and of the replicas. The server's `WAIT` blocks the connection and asks for
-    /// what this connection wrote, so both go over one that nobody else uses.
-    async fn confirm(&mut self, mut granted: Granted) -> Result<Option<Granted>, Failure> {
-        let (server, options) = (&self.shared.site.server, &self.owner.wanted.options);
-        let (key, until, wanted) = (self.owner.first_key(), self.answer_until(), options.min_replicas);
-        // To the same millisecond it would write nothing, and any replica would do.
-        let longer = if wanted > 0 { Duration::from_millis(1) } else { Duration::ZERO };
-        let extend = commands::extend(self.owner, options.ttl + longer, granted.fence);
-        granted.sent = Moment::now();
-        let confirmed = if wanted == 0 {
-            server.send(key, &[extend], until).await?
-        } else {
-            let both = [extend, commands::wait_for_replicas(wanted, options.replica_timeout)];
-            let own = Own::open(server, key, until).await?;
-            own.ask(&both, until + options.replica_timeout).await?
-        };
-        match answers::numbers(&confirmed).collect::<Vec<_>>()[..] {
-            [1, reached] if reached < i64::from(wanted) => {
-                let reached = u32::try_from(reached).unwrap_or(0);
-                Err(Failure::last(Error::TooFewReplicas { wanted, reached }))
-            }
-            [1, ..] if granted.sent.elapsed() < validity(options.ttl) => Ok(Some(granted)),
-            // It may be over by now.
-            _ => Err(Failure { kind: Kind::Passing, error: Error::NotHeld }),
-        }
-    }
-}
-
-impl Drop for Acquisition<'_> {
-    fn drop(&mut self) {
-        if self.goal != Goal::Hold || !self.may_stand() {
-            return;
-        }
-        if let Some(doubt) = &self.limits.doubt {
-            doubt.store(true, Ordering::Relaxed);
-        } else {
-            self.shared.spawn(&self.runtime, self.shared.clone().give_up(self.owner.clone()));
-        }
-    }
-}
-
-fn time_left(until: Instant) -> Duration {
-    until.saturating_duration_since(Instant::now())
 }

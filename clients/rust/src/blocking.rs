@@ -1,55 +1,270 @@
-//! Commands that keep the server waiting, on a connection of their own.
+//! Locks for programs without async.
+//!
+//! The operations are those of [`crate`], and block the thread. One thread of the library's renews what is held,
+//! and receives the messages on which waits end. As all that blocks, this must not be called in async code.
+//!
+//! ```no_run
+//! use slock_client::blocking::Locks;
+//! use slock_client::redis;
+//! use std::time::Duration;
+//!
+//! fn main() -> Result<(), slock_client::Error> {
+//!     let locks = Locks::new(redis::Client::open("redis://127.0.0.1/")?);
+//!     let fence = locks.write("job:42").wait(Duration::from_secs(5)).run(|hold| {
+//!         // Work, with hold.fence() in every write, and hold.check() before each step that matters.
+//!         hold.fence()
+//!     })?;
+//!     println!("done under fencing token {fence}");
+//!     Ok(())
+//! }
+//! ```
 
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Value, cmd};
+use redis::ToRedisArgs;
+use tokio::runtime::{Builder, Handle, Runtime};
 
-use crate::answers::{Failure, Reply};
-use crate::connection::{BETWEEN_TESTS, REPLY_TIMEOUT, exchange};
-use crate::node::{Node, in_time};
-use crate::servers::Server;
+use crate::errors::Error;
+use crate::info::{Info, Mode, Queue};
+use crate::options::{LONGEST, Options, shared_options};
+use crate::server::Server;
 
-/// A connection for one use to the node that serves a key.
-pub(crate) struct Own<'a> {
-    server: &'a Arc<Server>,
-    key: &'a str,
-    node: Arc<Node>,
-    connection: MultiplexedConnection,
+/// The thread of the library's.
+struct Background(Option<Runtime>);
+
+impl Background {
+    fn run<T>(&self, call: impl Future<Output = T>) -> T {
+        self.0.as_ref().expect("it is there until it is dropped").block_on(call)
+    }
 }
 
-impl<'a> Own<'a> {
-    pub(crate) async fn open(server: &'a Arc<Server>, key: &'a str, until: Instant) -> Result<Self, Failure> {
-        let opens = async {
-            let node = server.node(key).await?;
-            Ok(Self { server, key, connection: node.connect().await?, node })
-        };
-        in_time(until, opens).await
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+}
+
+/// As [`Locks`](crate::Locks), for programs without async. It is cheap to clone, and clones share everything.
+#[derive(Clone)]
+pub struct Locks {
+    locks: crate::Locks,
+    background: Arc<Background>,
+}
+
+impl Locks {
+    /// Locks with the defaults of all options. It sends nothing, and opens no connection.
+    ///
+    /// # Panics
+    ///
+    /// If the system gives no thread.
+    pub fn new(server: impl Into<Server>) -> Self {
+        crate::Locks::new(server).into()
     }
 
-    /// Waits for the reply until this moment. When the future is dropped the connection is closed.
-    pub(crate) async fn ask(mut self, commands: &[Cmd], until: Instant) -> Reply {
-        tokio::select! {
-            reply = exchange(&mut self.connection, commands) => {
-                reply
-                    .and_then(Value::extract_error)
-                    .map_err(|error| self.server.redirected(self.key, &self.node, error.into()))
-            }
-            failure = until_it_fails(&self.node) => Err(failure),
-            () = tokio::time::sleep_until(until.into()) => Err(Failure::no_answer("the server")),
+    /// As [`write`](crate::Locks::write).
+    pub fn write(&self, keys: impl ToRedisArgs) -> Request {
+        self.request(keys, Mode::Write)
+    }
+
+    /// As [`read`](crate::Locks::read).
+    pub fn read(&self, keys: impl ToRedisArgs) -> Request {
+        self.request(keys, Mode::Read)
+    }
+
+    /// As [`request`](crate::Locks::request).
+    pub fn request(&self, keys: impl ToRedisArgs, mode: Mode) -> Request {
+        Request { request: self.locks.request(keys, mode), background: self.background.clone() }
+    }
+
+    /// As [`adopt`](crate::Locks::adopt).
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn adopt(&self, keys: impl ToRedisArgs, token: impl Into<String>, mode: Mode) -> Result<Hold, Error> {
+        self.request(keys, mode).token(token).adopt()
+    }
+
+    /// As [`release`](crate::Locks::release).
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn release(&self, keys: impl ToRedisArgs, token: impl Into<String>) -> Result<usize, Error> {
+        self.background.run(self.locks.release(keys, token))
+    }
+
+    /// As [`info`](crate::Locks::info).
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn info(&self, key: &str) -> Result<Option<Info>, Error> {
+        self.background.run(self.locks.info(key))
+    }
+
+    /// As [`queues`](crate::Locks::queues).
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn queues(&self) -> Result<Vec<Queue>, Error> {
+        self.background.run(self.locks.queues())
+    }
+
+    /// As [`close`](crate::Locks::close).
+    pub fn close(&self) {
+        self.background.run(self.locks.close());
+    }
+
+    /// As [`close_and_release`](crate::Locks::close_and_release).
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn close_and_release(&self) -> Result<(), Error> {
+        self.background.run(self.locks.close_and_release())
+    }
+}
+
+impl From<crate::Locks> for Locks {
+    /// For locks with options: `Locks::from(slock_client::Locks::builder(client).prefix("app:").build())`.
+    fn from(locks: crate::Locks) -> Self {
+        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("slock").enable_all().build();
+        let background = Background(Some(runtime.expect("the system has a thread for the library")));
+        Self { locks, background: Arc::new(background) }
+    }
+}
+
+/// As [`Request`](crate::Request), for programs without async.
+#[derive(Clone)]
+#[must_use = "a request does nothing until it is acquired"]
+pub struct Request {
+    request: crate::Request,
+    background: Arc<Background>,
+}
+
+impl Request {
+    shared_options!();
+
+    fn options_mut(&mut self) -> &mut Options {
+        self.request.options_mut()
+    }
+
+    /// As [`token`](crate::Request::token).
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.request = self.request.token(token);
+        self
+    }
+
+    /// As [`acquire`](crate::Request::acquire).
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn acquire(&self) -> Result<Hold, Error> {
+        Ok(self.hold(self.background.run(self.request.acquire())?))
+    }
+
+    /// As [`try_acquire`](crate::Request::try_acquire).
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn try_acquire(&self) -> Result<Option<Hold>, Error> {
+        Ok(self.background.run(self.request.try_acquire())?.map(|hold| self.hold(hold)))
+    }
+
+    /// Runs the work under the lock: it waits, runs the work, and releases. If the hold is lost meanwhile, the work learns of
+    /// it by [`check`](crate::Hold::check).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](crate::Request::run).
+    pub fn run<T>(&self, work: impl FnOnce(&Hold) -> T) -> Result<T, Error> {
+        let hold = self.acquire()?;
+        let result = work(&hold);
+        match hold.release() {
+            Err(loss @ Error::Lost { .. }) => Err(loss),
+            _ => Ok(result),
         }
     }
+
+    /// As [`adopt`](crate::Request::adopt).
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn adopt(&self) -> Result<Hold, Error> {
+        Ok(self.hold(self.background.run(self.request.adopt())?))
+    }
+
+    fn hold(&self, hold: crate::Hold) -> Hold {
+        Hold { hold, background: self.background.clone() }
+    }
 }
 
-/// The connection that waits cannot be tested itself: the server is asked whether it lives.
-async fn until_it_fails(node: &Node) -> Failure {
-    loop {
-        tokio::time::sleep(BETWEEN_TESTS).await;
-        if let Err(failure) = node.send(&[cmd("PING")], Instant::now() + REPLY_TIMEOUT).await
-            && !failure.is_answer()
-        {
-            return Failure::no_answer(&node.address().to_string());
+/// As [`Hold`](crate::Hold), for programs without async; it dereferences to that, for all that does not block. If it is
+/// dropped, it is released, and that waits for the reply, for at most the time of `retry_for`.
+#[must_use = "the lock is released when its hold is dropped"]
+pub struct Hold {
+    hold: crate::Hold,
+    background: Arc<Background>,
+}
+
+impl Hold {
+    /// As [`release`](crate::Hold::release).
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn release(&self) -> Result<(), Error> {
+        self.background.run(self.hold.release())
+    }
+
+    /// As [`extend`](crate::Hold::extend).
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn extend(&self, ttl: Duration) -> Result<(), Error> {
+        self.background.run(self.hold.extend(ttl))
+    }
+
+    /// As [`upgrade`](crate::Hold::upgrade).
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn upgrade(&self, wait: impl Into<Option<Duration>>) -> Result<i64, Error> {
+        self.background.run(self.hold.upgrade(wait))
+    }
+
+    /// As [`downgrade`](crate::Hold::downgrade).
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn downgrade(&self) -> Result<i64, Error> {
+        self.background.run(self.hold.downgrade())
+    }
+}
+
+impl Deref for Hold {
+    type Target = crate::Hold;
+
+    fn deref(&self) -> &crate::Hold {
+        &self.hold
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if Handle::try_current().is_err() {
+            // It says nothing if it is released already, and a failure has been reported to hook and log.
+            let _ = self.background.run(self.hold.release());
         }
     }
 }

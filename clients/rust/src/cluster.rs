@@ -1,52 +1,100 @@
-//! Which node of a cluster serves a slot, as a node tells it.
-//!
-//! The cluster client of the redis crate sends commands again on its own, and has no connection for a wait. So
-//! the library reads the map of slots itself.
+//! Meets `ClusterClient`. Commands and messages have connections of their own: if a subscription ends because its slot moves,
+//! the redis crate gives replies on that connection to the wrong commands. It may send a command again by itself.
 
-use std::ops::RangeInclusive;
-use std::time::Instant;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
-use redis::{ConnectionAddr, Value, cmd};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use redis::aio::SendError;
+use redis::cluster::{ClusterClient, ClusterConfig};
+use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{MultipleNodeRoutingInfo, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
+use redis::{PushInfo, RedisResult, Value};
 
-use crate::answers::Failure;
-use crate::connection::REPLY_TIMEOUT;
-use crate::node::Node;
+use crate::link::{Health, Link, Open, Pushes};
+use crate::server::Server;
+use crate::slot::slot;
+use crate::transport::{Audience, Call, Events, Reply, SILENCE, Topology, Transport, silent};
 
-/// Slots that one primary serves, and where it is.
-pub(crate) type Range = (RangeInclusive<usize>, ConnectionAddr);
+/// In less time the redis crate has not sent a command twice.
+const ONE_COPY: Duration = Duration::from_millis(5);
 
-pub(crate) async fn ranges(node: &Node) -> Result<Vec<Range>, Failure> {
-    let until = Instant::now() + REPLY_TIMEOUT;
-    let reply = node.send(std::slice::from_ref(cmd("CLUSTER").arg("SLOTS")), until).await?;
-    let Value::Array(rows) = reply else { return Ok(Vec::new()) };
-    Ok(rows.iter().filter_map(|row| range(row, node.address())).collect())
+struct Cluster {
+    commands: Link<ClusterConnection>,
+    messages: Link<ClusterConnection>,
+    audience: Audience,
 }
 
-/// First and last slot, then the primary and its replicas, each with host, port and more.
-fn range(row: &Value, asked: &ConnectionAddr) -> Option<Range> {
-    let Value::Array(row) = row else { return None };
-    let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = &row[..] else { return None };
-    let [host, Value::Int(port), ..] = &primary[..] else { return None };
-    let host = redis::from_redis_value_ref::<Option<String>>(host).ok()?.unwrap_or_default();
-    let slots = usize::try_from(*first).ok()?..=usize::try_from(*last).ok()?;
-    Some((slots, address_at(asked, &host, u16::try_from(*port).ok()?)))
-}
-
-/// The node that a redirection names.
-pub(crate) fn redirected_to(named: &str, asked: &ConnectionAddr) -> Option<ConnectionAddr> {
-    let (host, port) = named.rsplit_once(':')?;
-    Some(address_at(asked, host, port.parse().ok()?))
-}
-
-/// The same kind of address, with TLS as there.
-pub(crate) fn address_at(like: &ConnectionAddr, to_host: &str, to_port: u16) -> ConnectionAddr {
-    let mut address = like.clone();
-    if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } = &mut address {
-        // A node that does not know its own name leaves it out: it is the one that was asked.
-        if !matches!(to_host, "" | "?") {
-            to_host.clone_into(host);
-        }
-        *port = to_port;
+impl From<ClusterClient> for Server {
+    /// To wait in order, the client must use RESP3: `ClusterClient::builder(…).use_protocol(ProtocolVersion::RESP3)`.
+    fn from(client: ClusterClient) -> Self {
+        let audience = Audience::default();
+        let commands = Link::new(&Audience::default(), open(client.clone(), None));
+        let messages = Link::new(&audience, open(client, Some(audience.clone())));
+        Self::over(Cluster { commands, messages, audience })
     }
-    address
+}
+
+/// Opens connections to all nodes, which listen if there is an audience.
+fn open(client: ClusterClient, audience: Option<Audience>) -> Open<ClusterConnection> {
+    Box::new(move |health: Option<Arc<Health>>| {
+        let mut config = ClusterConfig::new().set_connection_timeout(SILENCE).set_response_timeout(SILENCE);
+        if let Some((audience, health)) = audience.clone().zip(health) {
+            let pushes = Pushes { audience, health, is_kept: true };
+            config = config.set_push_sender(move |push: PushInfo| {
+                pushes.take(&push);
+                Ok::<_, SendError>(())
+            });
+        }
+        let client = client.clone();
+        async move { client.get_async_connection_with_config(config).await }.boxed()
+    })
+}
+
+async fn exchange(mut connection: ClusterConnection, call: Call<'_>) -> RedisResult<(Value, Value)> {
+    let Some(key) = call.key else {
+        let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        let replies = connection.route_command(call.command.clone(), everywhere).await?;
+        let replies = replies.into_map_iter().map_err(|_| silent())?.map(|(_, reply)| reply.extract_error());
+        return Ok((Value::Array(replies.collect::<Result<_, _>>()?), Value::Nil));
+    };
+    let node = SingleNodeRoutingInfo::SpecificNode(Route::new(slot(key), SlotAddr::Master));
+    let Some((then, _)) = call.then else {
+        let reply = connection.route_command(call.command.clone(), RoutingInfo::SingleNode(node)).await?;
+        return Ok((reply, Value::Nil));
+    };
+    let mut pipeline = redis::pipe();
+    pipeline.add_command(call.command.clone()).add_command(then.clone());
+    let replies = connection.route_pipeline(pipeline, 0, 2, node).await?;
+    Ok(<[Value; 2]>::try_from(replies).map_or((Value::Nil, Value::Nil), |[reply, then]| (reply, then)))
+}
+
+impl Transport for Cluster {
+    fn start(&self, events: Weak<dyn Events>) {
+        self.audience.set(events);
+    }
+
+    fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>> {
+        async move {
+            let sent = Instant::now();
+            let reply = self.commands.call(call, |connection| exchange(connection, call)).await?;
+            Ok(Reply { is_alone: sent.elapsed() < ONE_COPY, ..reply })
+        }
+        .boxed()
+    }
+
+    fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, RedisResult<()>> {
+        let subscribe = async move |mut connection: ClusterConnection| connection.ssubscribe(channel).await;
+        self.messages.send(Instant::now() + SILENCE, subscribe).boxed()
+    }
+
+    fn topology(&self) -> Topology {
+        Topology { name: "the cluster".into(), is_cluster: true, is_failover: false }
+    }
+
+    fn close(&self) {
+        self.commands.close();
+        self.messages.close();
+    }
 }

@@ -1,151 +1,330 @@
-//! Everything that can go wrong.
+//! The errors that a program can tell apart.
 
+use std::error::Error as StdError;
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use derive_more::{Display, From};
-use redis::RedisError;
-use strum::IntoStaticStr;
+use redis::{ErrorKind, RedisError};
 
-/// Why a hold ended although nobody released it through this library.
-#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
+use crate::info::{Holder, Mode};
+
+/// Why a hold was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The server says that the token does not hold the key: it expired there, or was deleted or released.
-    #[display("gone")]
+    /// The server says that the owner token does not hold the keys with this fencing token any more.
     Gone,
-    /// The end of the validity passed, and no renewal was answered.
-    #[display("expired")]
+    /// No renewal succeeded in time.
     Expired,
-    /// The longest lease has ended.
-    #[display("lease ended")]
-    LeaseEnded,
+    /// The time of `max_hold` has passed.
+    MaxHold,
+    /// The `Locks` was closed before, so that nothing renewed the hold.
+    Closed,
 }
 
-impl Reason {
-    fn explained(self) -> &'static str {
-        match self {
-            Reason::Gone => "gone: the server says that its token does not hold with its fence any more",
-            Reason::Expired => "expired: its validity passed, and no renewal was answered",
-            Reason::LeaseEnded => "lease ended: it is not renewed for longer than its longest lease",
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reason::Gone => "gone",
+            Reason::Expired => "expired",
+            Reason::MaxHold => "max hold",
+            Reason::Closed => "closed",
+        })
+    }
+}
+
+/// The reply of one node of a quorum.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeReply {
+    /// The address of the node.
+    pub node: String,
+    /// Whether the node granted, extended or released the lock. If not, and without an error, others have it there.
+    pub granted: bool,
+    /// What went wrong, if anything.
+    pub error: Option<Error>,
+}
+
+impl fmt::Display for NodeReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.error {
+            Some(error) => write!(f, "{}: {error}", self.node),
+            None => write!(f, "{}: {}", self.node, if self.granted { "granted" } else { "refused" }),
         }
     }
 }
 
-/// What one server of a quorum answered in the last attempt.
-#[derive(Clone, Debug, Display, PartialEq)]
-#[display("{address}: {answer}")]
+/// A request that the server denied, and what it replied.
+#[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct NodeAnswer {
-    /// Host and port of the server.
-    pub address: String,
-    /// What it answered.
-    pub answer: Answer,
-}
-
-/// How one server of a quorum answered.
-#[derive(Clone, Debug, Display, PartialEq)]
-#[non_exhaustive]
-pub enum Answer {
-    /// It granted the lock.
-    #[display("granted")]
-    Granted,
-    /// Another owner has the lock there.
-    #[display("refused")]
-    Refused,
-    /// The hold that was to be extended is not there.
-    #[display("gone")]
-    Gone,
-    /// It did not answer within the time limit of a node, or the attempt had ended before.
-    #[display("no answer")]
-    NoAnswer,
-    /// It answered with an error, or could not be reached. The text of the error.
-    Failed(String),
+pub struct Denied {
+    /// The keys of the request.
+    pub keys: Arc<[String]>,
+    /// The error of the redis crate.
+    pub reply: RedisError,
 }
 
 /// Everything that can go wrong.
-#[derive(Clone, Debug, Display, From, IntoStaticStr)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The limit of a call was over: the `wait` of the request, or `retry_for` without an answer. Or the
-    /// polling strategy came to its end.
-    #[display("the time for {} is over", keys.join(", "))]
+    /// The server replied, and others had the lock until the wait was over.
     TimedOut {
-        /// The keys that the call was about.
+        /// The keys of the request.
         keys: Arc<[String]>,
-        /// The last error, when the server could not be reached or answered errors. For a quorum
-        /// [`Error::QuorumMissed`], which says what each server answered. Nothing when others had the lock.
-        source: Option<Box<Error>>,
+        /// How long it waited.
+        waited: Duration,
+        /// Who holds a key now, at most 10. Nobody if the key is free by now, or if the user may not run `SLOCK.INFO`.
+        holders: Vec<Holder>,
+        /// The replies of the nodes of a quorum.
+        nodes: Vec<NodeReply>,
     },
-    /// The hold ended before it was released. What it protects may have another owner by now.
-    #[display("the hold of {} was lost: {}", keys.join(", "), reason.explained())]
+    /// No reply came from the server within the limit, or none that decides. The source is the last error.
+    NoAnswer {
+        /// The keys of the call.
+        keys: Arc<[String]>,
+        /// How long the call went on.
+        within: Duration,
+        /// The last error of the redis crate, if there was one.
+        last: Option<RedisError>,
+    },
+    /// The hold ended, and nobody released it through this library. What it protects may have another owner by now.
     Lost {
-        /// Why it ended.
-        reason: Reason,
         /// The keys of the hold.
         keys: Arc<[String]>,
-        /// The error of the last renewal, when that failed.
-        source: Option<Box<Error>>,
+        /// Why it ended.
+        reason: Reason,
+        /// The error of the last renewal, if the hold expired.
+        last: Option<Box<Error>>,
     },
-    /// The hold was released, or the token does not hold what was to be adopted.
-    #[display("the token does not hold the lock, or the hold was released")]
-    NotHeld,
-    /// The token holds the lock in the other mode. The text names the command that changes the mode.
-    WrongMode(String),
-    /// To wait would close a cycle of owners that wait for each other. The text names the cycle.
-    Deadlock(String),
-    /// As many requests wait on the server as its `slock.max-waiters` allows.
-    QueueFull(String),
-    /// The server refuses the token for two minutes, because one of its requests was given up. The text says
-    /// so. Nothing is granted to it, upgraded or waited for until then.
-    Refused(String),
-    /// Not enough servers of the quorum granted the lock. The answers are in the order in which the servers
-    /// were given.
-    #[display("no majority: {}", _0.iter().map(NodeAnswer::to_string).collect::<Vec<_>>().join(", "))]
-    QuorumMissed(Arc<[NodeAnswer]>),
-    /// The hold did not reach as many replicas as `min_replicas` asks for, and was released.
-    #[display("the hold reached {reached} replicas, not {wanted}")]
+    /// The owner token does not hold the keys, for example because the hold was released or detached.
+    NotHeld {
+        /// The keys.
+        keys: Arc<[String]>,
+        /// The mode, if it is known.
+        mode: Option<Mode>,
+    },
+    /// The owner token holds the key in the other mode.
+    WrongMode(Denied),
+    /// The wait would have closed a cycle of owners that wait for each other. The text names the cycle.
+    Deadlock(Denied),
+    /// The server lets no more requests wait.
+    QueueFull(Denied),
+    /// The server refuses the owner token, because its acquisition has been ended.
+    Refused(Denied),
+    /// Neither a majority of the nodes of a quorum granted the lock, nor a majority refused it.
+    QuorumMissed {
+        /// The keys of the request.
+        keys: Arc<[String]>,
+        /// How long the call went on.
+        within: Duration,
+        /// What each node replied, in the order in which the servers were given.
+        nodes: Vec<NodeReply>,
+    },
+    /// The lock was granted, but too few replicas acknowledged it. It has been released.
     TooFewReplicas {
+        /// The keys of the request.
+        keys: Arc<[String]>,
         /// How many replicas were asked for.
         wanted: u32,
-        /// How many have the hold.
-        reached: u32,
+        /// How many acknowledged.
+        acknowledged: u32,
     },
     /// The server does not know the commands of the module.
-    #[display(
-        "the server has not loaded the SLOCK module: start it with `--loadmodule /path/to/libslock.so`, \
-         or send `MODULE LOAD /path/to/libslock.so`"
-    )]
     ModuleNotLoaded,
-    /// These locks were closed by [`Locks::close`](crate::Locks::close).
-    #[display("these locks were closed")]
+    /// The `Locks` has been closed.
     Closed,
-    /// Upgrade and downgrade are for holds of one key.
-    #[display("a hold of several keys cannot change its mode")]
-    SeveralKeys,
-    /// An argument with which nothing can be locked. The text says which one, and what it must be. Nothing
-    /// was sent.
-    InvalidArgument(String),
-    /// An error of the server or of the connection, as the redis crate reports it.
-    #[from]
+    /// An option or an argument is wrong. Nothing was sent. The text says what it must be.
+    Invalid(String),
+    /// Any other error of the redis crate.
     Redis(RedisError),
 }
 
 impl Error {
     /// The name of the error, for logs and metrics: `TimedOut`, `Lost`, …
     pub fn name(&self) -> &'static str {
-        self.into()
+        match self {
+            Error::TimedOut { .. } => "TimedOut",
+            Error::NoAnswer { .. } => "NoAnswer",
+            Error::Lost { .. } => "Lost",
+            Error::NotHeld { .. } => "NotHeld",
+            Error::WrongMode(_) => "WrongMode",
+            Error::Deadlock(_) => "Deadlock",
+            Error::QueueFull(_) => "QueueFull",
+            Error::Refused(_) => "Refused",
+            Error::QuorumMissed { .. } => "QuorumMissed",
+            Error::TooFewReplicas { .. } => "TooFewReplicas",
+            Error::ModuleNotLoaded => "ModuleNotLoaded",
+            Error::Closed => "Closed",
+            Error::Invalid(_) => "Invalid",
+            Error::Redis(_) => "Redis",
+        }
+    }
+
+    /// The error of the redis crate in this error, if there is one.
+    pub fn redis(&self) -> Option<&RedisError> {
+        match self {
+            Error::NoAnswer { last, .. } => last.as_ref(),
+            Error::Lost { last, .. } => last.as_deref()?.redis(),
+            Error::WrongMode(Denied { reply, .. })
+            | Error::Deadlock(Denied { reply, .. })
+            | Error::QueueFull(Denied { reply, .. })
+            | Error::Refused(Denied { reply, .. })
+            | Error::Redis(reply) => Some(reply),
+            _ => None,
+        }
+    }
+
+    /// Gives an error reply of the server its kind. Others stay those of the redis crate.
+    pub(crate) fn explained(self, keys: &Arc<[String]>) -> Self {
+        let Error::Redis(reply) = self else { return self };
+        let denied = Denied { keys: keys.clone(), reply };
+        match denied.reply.code() {
+            Some("WRONGMODE") => Error::WrongMode(denied),
+            Some("NOTHELD") => Error::NotHeld { keys: denied.keys, mode: None },
+            Some("DEADLOCK") => Error::Deadlock(denied),
+            Some("QUEUEFULL") => Error::QueueFull(denied),
+            Some("REFUSED") => Error::Refused(denied),
+            Some("ERR") if text(&denied.reply).to_lowercase().contains("unknown command") => {
+                Error::ModuleNotLoaded
+            }
+            _ => Error::Redis(denied.reply),
+        }
+    }
+
+    /// Whether the command may succeed if it is sent again.
+    pub(crate) fn passes(&self) -> bool {
+        matches!(self, Error::Redis(error) if passes(error))
+    }
+
+    /// Another type has replaced the lock.
+    pub(crate) fn is_another_type(&self) -> bool {
+        matches!(self, Error::Redis(error) if error.code() == Some("WRONGTYPE"))
     }
 }
 
-impl std::error::Error for Error {
-    /// Gives an error of the redis crate as it is, so that it can be found by `downcast_ref`.
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+impl From<RedisError> for Error {
+    fn from(error: RedisError) -> Self {
+        Error::Redis(error)
+    }
+}
+
+/// What the server replied, or the text of the redis crate.
+fn text(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut about = |text: &str, keys: &[String]| match keys {
+            [] => f.write_str(text),
+            keys => write!(f, "{text} (lock {})", keys.join(", ")),
+        };
         match self {
-            Error::TimedOut { source, .. } | Error::Lost { source, .. } => match source.as_deref()? {
-                Error::Redis(error) => Some(error),
-                other => Some(other),
+            Error::TimedOut { keys, waited, nodes, .. } if nodes.is_empty() => {
+                about(&format!("timed out after {}", rounded(*waited)), keys)?;
+            }
+            Error::NoAnswer { keys, within, last } => {
+                let no = match last {
+                    Some(error) if is_reply(error) => "the server granted nothing",
+                    _ => "no reply from the server",
+                };
+                about(&format!("{no} within {}", rounded(*within)), keys)?;
+            }
+            Error::Lost { keys, reason, .. } => about(&format!("the lock was lost, {reason}"), keys)?,
+            Error::NotHeld { keys, mode } => {
+                let mode = mode.map(|mode| format!(" for {mode}")).unwrap_or_default();
+                about(&format!("the owner token does not hold the lock{mode}"), keys)?;
+            }
+            Error::WrongMode(denied) | Error::Deadlock(denied) | Error::QueueFull(denied) | Error::Refused(denied) => {
+                about(&text(&denied.reply), &denied.keys)?;
+            }
+            Error::TimedOut { keys, waited: within, nodes, .. } | Error::QuorumMissed { keys, within, nodes } => {
+                about(&format!("no majority of {} nodes after {}", nodes.len(), rounded(*within)), keys)?;
+            }
+            Error::TooFewReplicas { keys, wanted, acknowledged } => {
+                about(&format!("{acknowledged} of {wanted} replicas acknowledged"), keys)?;
+            }
+            Error::ModuleNotLoaded => f.write_str(
+                "the server has not loaded the SLOCK module: start it with --loadmodule /path/to/libslock.so, \
+                 or run MODULE LOAD /path/to/libslock.so",
+            )?,
+            Error::Closed => f.write_str("the Locks has been closed")?,
+            Error::Invalid(text) => f.write_str(text)?,
+            Error::Redis(error) => f.write_str(&text(error))?,
+        }
+        if let Error::TimedOut { holders, .. } = self {
+            for (at, holder) in holders.iter().enumerate() {
+                let before = if at == 0 { ", held by" } else { " and" };
+                let metadata = holder.metadata.as_ref().map(|text| format!(" {text}")).unwrap_or_default();
+                write!(f, "{before}{metadata} {}", holder.token)?;
+            }
+        }
+        if let Error::TimedOut { nodes, .. } | Error::QuorumMissed { nodes, .. } = self {
+            nodes.iter().try_for_each(|node| write!(f, "; {node}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whole milliseconds, as far as a duration has some.
+fn rounded(duration: Duration) -> String {
+    format!("{:?}", Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
+}
+
+impl StdError for Error {
+    /// What is not said by the text of this error. An error of the redis crate that only passes on another one is left
+    /// out, so that no text comes twice; [`Error::redis`] gives it.
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Error::NoAnswer { last: Some(error), .. } => Some(innermost(error)),
+            Error::Lost { last: Some(error), .. } => match &**error {
+                Error::Redis(error) => Some(innermost(error)),
+                error => Some(error),
             },
-            Error::Redis(error) => error.source(),
             _ => None,
         }
+    }
+}
+
+fn innermost(error: &RedisError) -> &(dyn StdError + 'static) {
+    error.source().filter(|source| source.to_string() == error.to_string()).unwrap_or(error)
+}
+
+/// The codes after which the same command, with the same token, may succeed a little later.
+const PASSING: [&str; 12] = [
+    "UNBLOCKED",
+    "TRYAGAIN",
+    "READONLY",
+    "LOADING",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "GRACE",
+    "NOREPLICAS",
+    "MISCONF",
+    "MOVED",
+    "ASK",
+    "NOSUBSCRIBER",
+];
+
+/// Whether the server replied with this error; else there was no reply.
+pub(crate) fn is_reply(error: &RedisError) -> bool {
+    error.code().is_some()
+}
+
+/// Whether a command may succeed if it is sent again: the server said so, or there was no reply.
+pub(crate) fn passes(error: &RedisError) -> bool {
+    match (error.code(), error.kind()) {
+        (Some(code), _) => {
+            PASSING.contains(&code) || error.to_string().contains("max number of clients reached")
+        }
+        (
+            None,
+            ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported,
+        ) => false,
+        _ => true,
     }
 }

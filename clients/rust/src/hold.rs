@@ -1,413 +1,465 @@
-//! What was granted: what a program sees of it and does with it, whether by one server or by a quorum. It keeps
-//! the lease, and tells of its end.
+//! A lock that was granted: what is known of it, its release, and its end for the program.
 
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use derive_more::{Debug, Deref};
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::time::timeout;
+use tracing::Instrument;
 
+use crate::acquisition::Grant;
 use crate::clock::Moment;
-use crate::commands::Owner;
 use crate::errors::{Error, Reason};
-use crate::lease::{Granted, Lease, Phase};
-use crate::options::{LONGEST, Mode, SHORTEST_TTL, Wanted};
-use crate::shared::{GRACE, Shared};
+use crate::info::Mode;
+use crate::keeper::{Keeper, Kept, Shared};
+use crate::node::{Extension, repeat};
+use crate::options::{SHORTEST_TTL, too_short};
+use crate::protocol::Wanted;
+use crate::watchdog::{LONGEST_SLEEP, Watched, unwatch, watch};
 
-/// Timers may stand still while the machine sleeps. So a hold is looked at as often as this at least, or once
-/// in a tenth of what is left.
-const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+/// After which time a hold without `max_hold` is worth a warning.
+const LONG_HOLD: Duration = Duration::from_secs(60 * 60);
+/// A confirmation asks for no more than this.
+const NO_LONGER: Duration = Duration::from_millis(1);
 
-/// Where locks are: on a single server, [`Single`](crate::Single), or on most of several, [`Majority`](crate::Majority).
+/// A lock that was granted. It is renewed until it is lost or released.
 ///
-/// A program that is to work with either is generic over it:
-///
-/// ```
-/// use slock_client::{Error, LocksOf, Site};
-///
-/// async fn with_either<S: Site>(locks: &LocksOf<S>) -> Result<bool, Error> {
-///     let hold = locks.write("job:42").acquire().await?;
-///     hold.check()?;
-///     hold.release().await
-/// }
-/// ```
-pub trait Site: Operations {}
-
-impl<S: Operations> Site for S {}
-
-/// What differs between a single server and a quorum.
-pub trait Operations: Send + Sync + Sized + 'static {
-    /// What a hold has beside its lease.
-    type Part: Send + Sync + 'static;
-
-    /// How long a hold is valid after the command was sent that set its deadline.
-    fn validity(&self, ttl: Duration) -> Duration;
-
-    /// One acquisition. Nothing when it asks once and is refused. Boxed, so that the depth of types in the
-    /// programs of users stays small.
-    fn ask(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>, once: bool) -> Asks<Option<HoldOf<Self>>>;
-
-    /// A hold of what the token has already.
-    fn adopt(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>) -> Asks<HoldOf<Self>>;
-
-    /// Extends the hold, and tells its lease.
-    fn extend(
-        hold: Arc<HoldViewOf<Self>>,
-        ttl: Duration,
-        until: Instant,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
-
-    /// Gives whether the hold was there.
-    fn release(hold: &HoldViewOf<Self>, until: Instant) -> impl Future<Output = Result<bool, Error>> + Send;
-
-    /// Leaves to others what the token may still hold.
-    fn leave(_: &HoldViewOf<Self>) {}
-
-    /// Releases what the token holds, and gives how much that was.
-    fn release_token(
-        shared: &Shared<Self>,
-        owner: Owner,
-    ) -> impl Future<Output = Result<usize, Error>> + Send;
-
-    /// Closes the connections.
-    fn close(&self) -> impl Future<Output = ()> + Send;
-}
-
-/// Refuses a ttl that leaves no validity.
-pub(crate) fn check_ttl<S: Site>(site: &S, ttl: Duration) -> Result<(), Error> {
-    let text = match ttl {
-        _ if ttl < SHORTEST_TTL => format!("the ttl is {ttl:?}, and must be at least 2 ms"),
-        _ if site.validity(ttl).is_zero() => {
-            format!("clocks may drift, so the ttl must be longer than {ttl:?}")
-        }
-        _ => return Ok(()),
-    };
-    Err(Error::InvalidArgument(text))
-}
-
-/// What asks for a hold.
-pub type Asks<T> = BoxFuture<'static, Result<T, Error>>;
-
-/// A hold that was granted. It is renewed until it is lost or released.
-///
-/// [`release`](HoldOf::release) releases it and tells whether it was still there. Dropping it releases it in the
-/// background: a program that ends right after that should close its locks, which waits for it. For all else
-/// see [`HoldViewOf`], to which it dereferences.
-#[derive(Debug, Deref)]
-#[debug("{view:?}")]
+/// If a `Hold` is dropped, it is released in the background: a program that ends right after that should call
+/// [`Locks::close`](crate::Locks::close), which waits for it. To give it to several tasks, put it into an [`Arc`].
 #[must_use = "the lock is released when its hold is dropped"]
-pub struct HoldOf<S: Site> {
-    #[deref]
-    view: Arc<HoldViewOf<S>>,
-    runtime: Handle,
-    /// Nothing is to be done any more.
-    is_over: bool,
+pub struct Hold {
+    pub(crate) inner: Arc<Inner>,
 }
 
-/// All that can be seen and done with a hold but to end it. It can be given to tasks, and releases nothing when
-/// it is dropped.
-#[derive(Debug)]
-#[debug("Hold {{ keys: {:?}, mode: {}, valid_until: {:?} }}", self.keys(), self.mode(), self.valid_until())]
-pub struct HoldViewOf<S: Site> {
-    pub(crate) shared: Arc<Shared<S>>,
-    pub(crate) owner: Owner,
-    pub(crate) part: S::Part,
+pub(crate) struct Inner {
+    id: u64,
+    pub(crate) locks: Arc<Shared>,
+    pub(crate) keeper: Arc<dyn Keeper>,
+    pub(crate) wanted: Arc<Wanted>,
+    /// Held while a command that prolongs the hold is on its way.
+    extending: tokio::sync::Mutex<()>,
+    /// Held while a change of mode is open.
+    pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
     lease: Mutex<Lease>,
     ended: Notify,
-    since: Moment,
-    /// Dead when the runtime has shut down on which the hold was renewed.
-    renewed: Mutex<Weak<()>>,
 }
 
-impl<S: Site> HoldOf<S> {
-    pub(crate) fn new(shared: Arc<Shared<S>>, owner: Owner, part: S::Part, granted: Granted) -> Self {
-        let validity = shared.site.validity(owner.wanted.options.ttl);
-        let lease = Mutex::new(Lease::new(granted, &owner.wanted, validity));
-        let (ended, since, renewed) = (Notify::new(), granted.sent, Mutex::default());
-        let view = Arc::new(HoldViewOf { shared, owner, part, lease, ended, since, renewed });
-        view.renew_by_the_watchdog();
-        Self { view, runtime: Handle::current(), is_over: false }
+/// What is known of a hold. It reads no clock.
+#[derive(Clone)]
+pub(crate) struct Lease {
+    pub(crate) mode: Mode,
+    /// 0 for a quorum.
+    pub(crate) fence: i64,
+    pub(crate) ttl: Duration,
+    /// When the program learned of the grant.
+    granted: Moment,
+    valid_until: Moment,
+    renew_at: Moment,
+    /// When the watchdog looks at it.
+    due: Moment,
+    /// The server may have changed the mode and the fencing token, so renewals name none.
+    pub(crate) is_open: bool,
+    /// What the last renewal said, unless one has succeeded since.
+    failed: Option<Error>,
+    /// It was warned of that nothing limits the hold.
+    is_long: bool,
+    /// Nothing while it is live; then why it is not.
+    pub(crate) ended: Option<Error>,
+}
+
+impl Lease {
+    /// Notes that the server lets the hold live for a ttl, or longer, from a moment on.
+    fn lengthen(&mut self, from: Moment, ttl: Duration, counted: Duration) {
+        self.ttl = self.ttl.max(ttl);
+        self.valid_until = self.valid_until.max(from.after(counted));
+        self.renew_at = from.after(self.ttl / 3);
+        self.failed = None;
     }
 
-    /// A view of this hold for another task.
-    pub fn view(&self) -> Arc<HoldViewOf<S>> {
-        self.view.clone()
-    }
-
-    /// Releases the hold. Gives whether it was still there and valid until now; what was lost stays lost,
-    /// also when the server still has it. Of a quorum it has to be there on more than half of the servers.
-    /// When the future is dropped, the release goes on in the background.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TimedOut`] when the server did not answer for `retry_for`, with the last error as its cause;
-    /// [`Error::QuorumMissed`] when too few servers answered to know. Then the release goes on in the
-    /// background until the validity is over. A lasting error of the server.
-    pub async fn release(mut self) -> Result<bool, Error> {
-        let valid = self.view.end_here();
-        let there = S::release(&self.view, self.view.shared.limit()).await;
-        self.is_over = there.is_ok();
-        if !valid {
-            return Ok(false);
-        }
-        there.inspect_err(|error| self.view.release_failed(error))
-    }
-
-    /// Ends the hold here without releasing it: it is renewed no more, and whoever has token and keys adopts
-    /// it until its ttl is over.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`] when there is nothing to hand over.
-    pub fn hand_over(self) -> Result<(), Error> {
-        self.check()?;
-        self.leave();
-        Ok(())
-    }
-
-    /// Ends it here, and leaves to others what the token may still hold.
-    pub(crate) fn leave(mut self) {
-        self.view.end_here();
-        S::leave(&self.view);
-        self.is_over = true;
+    /// The fencing token that commands name.
+    fn named(&self) -> Option<i64> {
+        Some(self.fence).filter(|fence| *fence > 0 && !self.is_open)
     }
 }
 
-impl<S: Site> Drop for HoldOf<S> {
-    fn drop(&mut self) {
-        if self.is_over {
-            return;
-        }
-        let view = self.view.clone();
-        // Not when a release failed, which was told.
-        let mut tell = view.end_here();
-        self.view.shared.spawn(&self.runtime, async move {
-            for until in [view.shared.limit(), view.valid_until()] {
-                let Err(error) = S::release(&view, until).await else { return };
-                if std::mem::take(&mut tell) {
-                    view.release_failed(&error);
-                }
-                if !matches!(error, Error::TimedOut { .. }) {
-                    return;
-                }
-            }
+impl Inner {
+    fn new(locks: &Arc<Shared>, (keeper, wanted, grant): Kept) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let mut lease = Lease {
+            mode: wanted.mode,
+            fence: grant.fence,
+            ttl: wanted.options.ttl,
+            granted: Moment::now(),
+            valid_until: Moment::default(),
+            renew_at: Moment::default(),
+            due: Moment::NEVER,
+            is_open: false,
+            failed: None,
+            is_long: false,
+            ended: None,
+        };
+        lease.lengthen(grant.from, lease.ttl, locks.backend.counted(lease.ttl));
+        let (extending, changing, ended) = Default::default();
+        let lease = Mutex::new(lease);
+        let inner =
+            Arc::new(Self { id, locks: locks.clone(), keeper, wanted, extending, changing, lease, ended });
+        let watched: Arc<dyn Watched> = inner.clone();
+        locks.holds.add(id, &watched);
+        let _ = inner.update(|_| {});
+        inner
+    }
+
+    pub(crate) fn lease(&self) -> MutexGuard<'_, Lease> {
+        self.lease.lock().expect("nothing panics while a lease is locked")
+    }
+
+    /// Notes that the server gave the hold in this mode.
+    pub(crate) fn granted(self: &Arc<Self>, mode: Mode, grant: Grant) {
+        let _ = self.update(|lease| {
+            (lease.mode, lease.fence, lease.is_open) = (mode, grant.fence, false);
+            lease.lengthen(grant.from, lease.ttl, self.locks.backend.counted(lease.ttl));
         });
     }
+
+    pub(crate) fn lose(&self, lease: &mut Lease, reason: Reason) {
+        let last = lease.failed.clone().filter(|_| reason == Reason::Expired).map(Box::new);
+        lease.ended = Some(Error::Lost { keys: self.wanted.owner.keys.clone(), reason, last });
+    }
+
+    /// Changes the lease of a live hold, and does what follows if that ends it. The error is what is wrong with it then.
+    pub(crate) fn update(self: &Arc<Self>, change: impl FnOnce(&mut Lease)) -> Result<(), Error> {
+        let now = Moment::now();
+        let mut lease = self.lease();
+        let was_live = lease.ended.is_none();
+        match now {
+            _ if !was_live => {}
+            _ if now >= self.most(&lease) => self.lose(&mut lease, Reason::MaxHold),
+            _ if now < lease.valid_until => change(&mut lease),
+            _ if self.locks.closing.is_cancelled() => self.lose(&mut lease, Reason::Closed),
+            _ => self.lose(&mut lease, Reason::Expired),
+        }
+        let Some(error) = lease.ended.clone() else {
+            self.schedule(&mut lease);
+            return Ok(());
+        };
+        let (last, _) = (lease.clone(), drop(lease));
+        if was_live {
+            self.ended(&last, &error, now);
+        }
+        Err(error)
+    }
+
+    /// When the time of `max_hold` has passed.
+    fn most(&self, lease: &Lease) -> Moment {
+        self.wanted.options.max_hold.map_or(Moment::NEVER, |most| lease.granted.after(most))
+    }
+
+    /// When the hold is over unless something happens.
+    fn end(&self, lease: &Lease) -> Moment {
+        lease.valid_until.min(self.most(lease))
+    }
+
+    fn is_renewed(&self) -> bool {
+        self.wanted.options.renew && !self.locks.closing.is_cancelled()
+    }
+
+    /// Has the watchdog look at the hold when that is due next.
+    fn schedule(self: &Arc<Self>, lease: &mut Lease) {
+        let due = self.end(lease).min(if self.is_renewed() { lease.renew_at } else { Moment::NEVER });
+        if self.wanted.options.renew && due != lease.due {
+            let watched: Arc<dyn Watched> = self.clone();
+            watch(self.id, lease.due, due, &watched);
+            lease.due = due;
+        }
+    }
+
+    fn ended(&self, last: &Lease, error: &Error, now: Moment) {
+        self.locks.holds.remove(self.id);
+        unwatch(self.id, last.due);
+        self.ended.notify_waiters();
+        self.wanted.span.in_scope(|| {
+            if let Error::Lost { .. } = error {
+                // By the fencing token, because another hold of a token of the program's stays.
+                self.keeper.clone().leave(&self.wanted, last.named(), Duration::ZERO);
+                self.locks.reporter.lost(&self.wanted, error);
+            }
+            self.locks.reporter.hooks.held(self.wanted.label(), now.since(last.granted));
+        });
+    }
+
+    /// Ends with the hold, and gives what is wrong with it then.
+    pub(crate) async fn over(self: &Arc<Self>) -> Error {
+        loop {
+            let mut ended = std::pin::pin!(self.ended.notified());
+            ended.as_mut().enable();
+            if let Err(error) = self.update(|_| {}) {
+                return error;
+            }
+            let remaining = self.end(&self.lease()).remaining();
+            let _ = timeout(remaining.min(LONGEST_SLEEP), ended).await;
+        }
+    }
+
+    /// Ends a hold whose time is over, and renews it if that is due.
+    async fn renew(self: Arc<Self>) {
+        let (now, mut due) = (Moment::now(), None);
+        let _ = self.update(|lease| {
+            if self.is_renewed() && now >= lease.renew_at {
+                lease.renew_at = now.after(lease.ttl / 10); // unless this one succeeds
+                // A reply may be waited for in vain, so it is not waited for long.
+                due = Some((lease.ttl, (lease.ttl / 4).min(lease.valid_until.since(now))));
+            }
+            let is_long = now.since(lease.granted) > LONG_HOLD && self.wanted.options.max_hold.is_none();
+            if is_long && !std::mem::replace(&mut lease.is_long, true) {
+                self.locks.reporter.held_long(&self.wanted);
+            }
+        });
+        let (Some((ttl, limit)), Ok(_extending)) = (due, self.extending.try_lock()) else { return };
+        let renewed =
+            self.extend(Instant::now() + limit, Some(ttl)).instrument(self.wanted.span.clone()).await;
+        if let Err(error) = renewed
+            && self.update(|_| {}).is_ok()
+        {
+            self.wanted.span.in_scope(|| self.locks.reporter.renewal_failed(&self.wanted, &error));
+        }
+    }
+
+    /// Asks the server whether it has the hold, and renews it if it is renewed.
+    async fn ask(self: Arc<Self>) {
+        if !self.locks.closing.is_cancelled() {
+            let ttl = self.is_renewed().then(|| self.lease().ttl);
+            let _ = self.prolong(ttl).instrument(self.wanted.span.clone()).await;
+        }
+    }
+
+    /// Sends an extension until it is answered. Without a ttl it only asks.
+    async fn prolong(self: &Arc<Self>, ttl: Option<Duration>) -> Result<(), Error> {
+        let _extending = self.extending.lock().await; // for as long as a renewal may take
+        let extend = |until: Instant| async move {
+            let remaining = self.lease().valid_until.remaining();
+            self.extend(until.min(Instant::now() + remaining), ttl).await
+        };
+        repeat(&self.wanted.owner.keys, self.locks.settings.retry_for, extend).await
+    }
+
+    /// Sends one extension. The caller has `extending`. What is wrong with the hold comes before another error.
+    async fn extend(self: &Arc<Self>, until: Instant, ttl: Option<Duration>) -> Result<(), Error> {
+        let (mut asked, mut fence) = (NO_LONGER, None);
+        self.update(|lease| {
+            asked = ttl.map_or(NO_LONGER, |ttl| ttl.max(lease.ttl));
+            fence = lease.named();
+        })?;
+        let extension = Extension { ttl: asked, fence, options: &self.wanted.options };
+        let answer = match self.keeper.extend(until, &self.wanted, extension).await {
+            Err(error) if !error.is_another_type() => Err(error),
+            answer => Ok(answer.ok().filter(|answer| answer.number > 0)),
+        };
+        self.update(|lease| match &answer {
+            Ok(Some(answer)) => lease.lengthen(answer.sent, asked, self.locks.backend.counted(asked)),
+            Ok(None) if fence == lease.named() => self.lose(lease, Reason::Gone),
+            Ok(None) => {} // it is about another fencing token
+            Err(error) => lease.failed = Some(error.clone().explained(&self.wanted.owner.keys)),
+        })?;
+        answer.map(|_| ())
+    }
+
+    /// Ends a live hold here, before anything is sent.
+    fn finish(self: &Arc<Self>) -> Result<Lease, Error> {
+        let mut last = None;
+        let ended = self.update(|lease| {
+            let keys = self.wanted.owner.keys.clone();
+            lease.ended = Some(Error::NotHeld { keys, mode: Some(lease.mode) });
+            last = Some(lease.clone());
+        });
+        last.ok_or_else(|| ended.expect_err("the hold was not live"))
+    }
+
+    /// For how long the lock has to stay after its release.
+    fn stays(&self, last: &Lease) -> Duration {
+        self.wanted.options.at_least.saturating_sub(Moment::now().since(last.granted))
+    }
+
+    pub(crate) async fn release(self: &Arc<Self>) -> Result<(), Error> {
+        let last = self.finish()?;
+        match self.keeper.clone().end(&self.wanted, last.named(), self.stays(&last)).await {
+            Ok(true) => Ok(()),
+            Err(error) if !error.is_another_type() => {
+                self.locks.reporter.release_failed(&self.wanted, &error);
+                Err(error)
+            }
+            _ => {
+                let mut lease = self.lease();
+                self.lose(&mut lease, Reason::Gone);
+                let loss = lease.ended.clone().expect("it is lost");
+                drop(lease);
+                self.locks.reporter.lost(&self.wanted, &loss);
+                Err(loss)
+            }
+        }
+    }
+
+    /// Releases in the background.
+    pub(crate) fn leave(self: &Arc<Self>) {
+        if let Ok(last) = self.finish() {
+            let leave = || self.keeper.clone().leave(&self.wanted, last.named(), self.stays(&last));
+            self.wanted.span.in_scope(leave);
+        }
+    }
 }
 
-impl<S: Site> HoldViewOf<S> {
-    /// The owner's identity. Who has it and the keys can adopt and release the hold.
+impl Watched for Inner {
+    fn look(self: Arc<Self>) {
+        self.wanted.runtime.clone().spawn(self.renew());
+    }
+
+    fn confirm(self: Arc<Self>) {
+        self.wanted.runtime.clone().spawn(self.ask());
+    }
+
+    fn close(self: Arc<Self>) -> BoxFuture<'static, Result<(), Error>> {
+        async move { self.release().await }.boxed()
+    }
+}
+
+impl Hold {
+    pub(crate) fn new(locks: &Arc<Shared>, kept: Kept) -> Self {
+        Self { inner: Inner::new(locks, kept) }
+    }
+
+    /// The owner token. Who has it and the keys can adopt and release the lock.
     pub fn token(&self) -> &str {
-        &self.owner.token
+        &self.inner.wanted.owner.token
     }
 
-    /// The keys, in the order in which they were asked for.
+    /// The keys, in the order of the request, without the prefix.
     pub fn keys(&self) -> &[String] {
-        self.owner.keys()
+        &self.inner.wanted.owner.keys
     }
 
-    /// Whether the hold excludes others or shares with readers.
+    /// The mode of the hold.
     pub fn mode(&self) -> Mode {
-        self.lease().mode
+        self.inner.lease().mode
     }
 
-    /// The text that was given with the request. An adopted hold has none.
+    /// The text that was given with the request.
     pub fn metadata(&self) -> Option<&str> {
-        self.owner.wanted.options.metadata.as_deref()
+        self.inner.wanted.options.metadata.as_deref()
     }
 
-    /// The hold is lost at this moment unless it is renewed before. It counts from before the request was sent
-    /// that set the deadline.
-    ///
-    /// The library counts on a clock that goes on while the machine sleeps, and `Instant` may stand still: ask
-    /// anew rather than keep the answer.
-    pub fn valid_until(&self) -> Instant {
-        self.lease().end().instant()
+    /// The fencing token. Each new hold has a greater one than all before on its server: send it with all that is written,
+    /// and refuse lesser ones where it is stored. It is 0 for a hold of a quorum.
+    pub fn fence(&self) -> i64 {
+        self.inner.lease().fence
     }
 
-    /// Asks nothing of the server: call it before each step that matters.
+    /// The fencing tokens of the nodes of a quorum, in the order in which the servers were given, and nothing for a node
+    /// that gave none. Those of different servers cannot be compared. Without a quorum it is the one fencing token.
+    pub fn fences(&self) -> Vec<Option<i64>> {
+        self.inner.keeper.fences().unwrap_or_else(|| vec![Some(self.fence())])
+    }
+
+    /// For how long the lock is certainly held, if nobody deletes its keys. A renewal makes it longer.
+    pub fn remaining(&self) -> Duration {
+        self.inner.lease().valid_until.remaining()
+    }
+
+    /// Whether the hold was lost.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.check(), Err(Error::Lost { .. }))
+    }
+
+    /// Whether the hold is valid. It sends nothing: call it before each step that matters.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the hold was lost, with the error of the last renewal if that failed;
-    /// [`Error::NotHeld`] when it was released.
+    /// [`Error::Lost`] if the hold was lost, with the error of the last renewal if that failed. [`Error::NotHeld`] if it
+    /// was released or detached.
     pub fn check(&self) -> Result<(), Error> {
-        match self.update(|lease, _| lease.phase) {
-            Phase::Held => Ok(()),
-            Phase::Released => Err(Error::NotHeld),
-            Phase::Lost(reason) => Err(self.lost_error(reason)),
+        self.inner.update(|_| {})
+    }
+
+    /// Ends if the hold is lost, and gives the [`Error::Lost`]. It never ends if the hold is released: have it in `select!`
+    /// beside the work, not in a task of its own.
+    pub async fn lost(&self) -> Error {
+        match self.inner.over().await {
+            loss @ Error::Lost { .. } => loss,
+            _ => std::future::pending().await,
         }
     }
 
-    /// Why the hold was lost; nothing when it is there, or was released.
-    pub fn lost_reason(&self) -> Option<Reason> {
-        match self.update(|lease, _| lease.phase) {
-            Phase::Lost(reason) => Some(reason),
-            _ => None,
-        }
-    }
-
-    /// Ends when the hold is lost, and gives why. It never ends when the hold is released: have it in
-    /// `select!` beside the work, not in a task of its own. [`check`](HoldViewOf::check) then gives the error,
-    /// with its cause.
-    pub async fn lost(&self) -> Reason {
-        match self.end().await {
-            Some(reason) => reason,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Runs the work, and drops it when the hold is lost meanwhile. The hold is not released.
+    /// Runs the work, and drops it if the hold is lost. The hold is not released.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the hold was lost before the work was done, also when the work noticed nothing of
-    /// it because it blocked its thread.
+    /// [`Error::Lost`] if the hold was lost before the work was done, also if the work noticed nothing of it because it
+    /// blocked its thread.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
-        self.check()?;
         let result = tokio::select! {
             biased;
-            reason = self.lost() => return Err(self.lost_error(reason)),
+            loss = self.lost() => return Err(loss),
             result = work => result,
         };
         self.check()?;
         Ok(result)
     }
 
-    /// Makes the hold valid for this ttl from now on. It never shortens: to shorten, release. Later renewals
-    /// take the longest ttl that was asked for. A server of a quorum that has lost the hold is asked to grant
-    /// it anew, as long as a majority has it.
+    /// Lets the hold live for at least this ttl from now. It never shortens: for that, release. Later renewals use the
+    /// longest ttl that was asked for.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the hold is gone, of a quorum on the majority. [`Error::TimedOut`] when no answer
-    /// came for `retry_for`, [`Error::QuorumMissed`] when a majority did not answer: the hold may still be
-    /// valid, and this may be tried again. [`Error::InvalidArgument`] for a ttl that leaves no validity: the
-    /// hold stays as it is.
-    pub async fn extend(self: &Arc<Self>, ttl: Duration) -> Result<(), Error> {
-        self.extend_until(ttl, self.shared.limit()).await
-    }
-
-    pub(crate) async fn extend_until(self: &Arc<Self>, ttl: Duration, until: Instant) -> Result<(), Error> {
-        check_ttl(&self.shared.site, ttl)?;
-        self.may_change()?;
-        self.renew_by_the_watchdog();
-        let extended = S::extend(self.clone(), ttl.min(LONGEST), until).await;
-        extended.map_err(|error| self.unless_over(error))?;
-        self.check()
-    }
-
-    pub(crate) fn may_change(&self) -> Result<(), Error> {
+    /// [`Error::Lost`] if the hold is over. [`Error::NoAnswer`] if no reply came for `retry_for`, or
+    /// [`Error::QuorumMissed`]: then the hold may still be valid.
+    pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
+        if ttl < SHORTEST_TTL || self.inner.locks.backend.counted(ttl).is_zero() {
+            return Err(too_short(ttl));
+        }
         self.check()?;
-        self.shared.unless_closed()
+        self.inner.locks.unless_closed()?;
+        self.inner.prolong(Some(ttl)).await
     }
 
-    fn renew_by_the_watchdog(self: &Arc<Self>) {
-        if self.owner.wanted.options.renew {
-            let mut renewed = self.renewed.lock().expect("no panic while this is locked");
-            if renewed.strong_count() == 0 {
-                *renewed = self.shared.watchdog.add(self.clone().renew_until_the_end(), &self.shared.closing);
-            }
-        }
+    /// Releases the hold. If the future is dropped, the release goes on in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the hold was lost, or if the server had nothing to release. [`Error::NoAnswer`] if no reply came
+    /// for `retry_for`: then the release goes on in the background, and nothing renews the lock any more.
+    /// [`Error::NotHeld`] if it was released or detached before.
+    pub async fn release(&self) -> Result<(), Error> {
+        self.inner.release().await
     }
 
-    pub(crate) fn lost_error(&self, reason: Reason) -> Error {
-        let source = self.lease().cause(reason).map(Box::new);
-        Error::Lost { reason, keys: self.owner.keys().clone(), source }
+    /// Ends the hold here without releasing it, for another process that adopts it by keys and token. From now on nothing
+    /// renews it here. It sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] or [`Error::NotHeld`] if there is nothing to hand over.
+    pub fn detach(&self) -> Result<(), Error> {
+        self.inner.finish().map(drop)
     }
+}
 
-    /// For what the clock does not change.
-    pub(crate) fn lease(&self) -> MutexGuard<'_, Lease> {
-        self.lease.lock().expect("no panic while a lease is locked")
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.inner.leave();
     }
+}
 
-    /// Looks at the clock before and after the change. Hooks run when the lease is unlocked again.
-    pub(crate) fn update<R>(&self, change: impl FnOnce(&mut Lease, Moment) -> R) -> R {
-        let (result, ended) = {
-            let mut lease = self.lease();
-            let before = lease.phase;
-            let now = Moment::now();
-            lease.look(now);
-            let result = change(&mut lease, now);
-            lease.look(now);
-            (result, (before != lease.phase).then_some(lease.phase))
-        };
-        if let Some(phase) = ended {
-            self.ended.notify_waiters();
-            self.report(phase);
-        }
-        result
-    }
-
-    fn report(&self, phase: Phase) {
-        let (label, reporter) = (self.owner.wanted.label(), &self.shared.reporter);
-        if let Phase::Lost(reason) = phase {
-            let cause = self.lease().cause(reason);
-            reporter.lost(label, reason, cause.as_ref());
-        }
-        reporter.held(label, self.since);
-    }
-
-    /// Gives whether it was valid until now.
-    fn end_here(&self) -> bool {
-        self.update(|lease, _| lease.release())
-    }
-
-    fn release_failed(&self, error: &Error) {
-        self.shared.reporter.release_failed(self.owner.wanted.label(), error);
-    }
-
-    /// Ends with the hold, and gives why it was lost; nothing when it was released.
-    pub(crate) async fn end(&self) -> Option<Reason> {
-        loop {
-            let mut ended = std::pin::pin!(self.ended.notified());
-            ended.as_mut().enable();
-            let (phase, left) = self.update(|lease, now| (lease.phase, lease.end().since(now)));
-            match phase {
-                Phase::Lost(reason) => return Some(reason),
-                Phase::Released => return None,
-                Phase::Held => {}
-            }
-            tokio::select! {
-                () = ended => {}
-                () = tokio::time::sleep(left.min(BETWEEN_LOOKS.max(left / 10))) => {}
-            }
-        }
-    }
-
-    /// The error where an earlier one lasted until the hold was over.
-    pub(crate) fn unless_over(&self, error: Error) -> Error {
-        self.check().err().unwrap_or(error)
-    }
-
-    async fn renew_until_the_end(self: Arc<Self>) {
-        tokio::select! {
-            biased;
-            _ = self.end() => {}
-            () = self.renew_again_and_again() => {}
-        }
-    }
-
-    /// The base library puts what is sent at once into one write. So holds that are due together are renewed
-    /// by one pipeline.
-    async fn renew_again_and_again(self: &Arc<Self>) {
-        loop {
-            let (pause, ttl) = self.update(|lease, now| (lease.next_renewal(now), lease.ttl));
-            tokio::time::sleep(pause).await;
-            // Once, and with so little time for the answer that there are several before the validity ends.
-            let until = Instant::now() + GRACE.min(ttl / 5) - GRACE;
-            let error = match S::extend(self.clone(), ttl, until).await {
-                // Lost, or the mode is being changed.
-                Ok(()) | Err(Error::Lost { .. } | Error::NotHeld | Error::TimedOut { source: None, .. }) => {
-                    continue;
-                }
-                Err(Error::TimedOut { source: Some(cause), .. }) => *cause,
-                Err(error) => error,
-            };
-            self.shared.reporter.renewal_failed(self.owner.wanted.label(), &error);
-            self.lease().error = Some(error);
-        }
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Hold {{ keys: {:?}, mode: {}, remaining: {:?} }}",
+            self.keys(),
+            self.mode(),
+            self.remaining()
+        )
     }
 }

@@ -1,155 +1,137 @@
-//! Hooks for metrics and traces, and the log.
+//! Tells the program and the log what happens. It decides nothing.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use derive_more::Display;
-use tracing::{debug, warn};
+use redis::RedisError;
+use tracing::{debug, info, warn};
 
-use crate::clock::Moment;
 use crate::errors::{Error, Reason};
+use crate::protocol::Wanted;
 
-/// How an acquisition ended.
-#[derive(Clone, Copy, Debug, Display)]
-pub enum Outcome<'a> {
-    /// The hold was handed out.
-    #[display("granted")]
-    Granted,
-    /// `try_acquire` was refused.
-    #[display("refused")]
-    Refused,
-    /// The limit of time was over.
-    #[display("timed out")]
-    TimedOut,
-    /// The caller dropped the future.
-    #[display("cancelled")]
-    Cancelled,
-    /// Any other error.
-    #[display("{}", _0.name())]
-    Failed(&'a Error),
-}
-
-/// Hooks for metrics and traces. Each method does nothing unless it is implemented.
+/// Functions for metrics. Each does nothing unless it is implemented.
 ///
-/// They are called from the library's tasks and from the caller's, so they must not block and must not panic.
-/// `label` is the label of the request: its first key, unless it was given another.
+/// They are called with the label of the request, which is the first key unless it has another. The current span is the
+/// one of the call, or the one in which the hold was acquired. They are called from several tasks at once, and must
+/// neither block nor panic.
 #[expect(unused_variables)]
 pub trait Hooks: Send + Sync + 'static {
-    /// An acquisition ended after this time.
-    fn waited(&self, label: &str, duration: Duration, outcome: Outcome<'_>) {}
+    /// An acquisition ended after this time: `granted`, `refused` (by `try_acquire`), `timed out`, `cancelled`, or the name
+    /// of the error.
+    fn waited(&self, label: &str, duration: Duration, outcome: &str) {}
 
-    /// A hold ended, by release, loss or handing over, after this time.
+    /// A hold ended, released or lost, this time after the grant.
     fn held(&self, label: &str, duration: Duration) {}
 
-    /// A hold was lost. [`Hooks::held`] follows.
-    fn lost(&self, label: &str, reason: Reason) {}
+    /// A hold was lost.
+    fn lost(&self, label: &str, keys: &[String], reason: Reason) {}
 
-    /// A renewal failed. It is tried again as long as the hold is valid.
+    /// A renewal got an error or no reply. It is sent again until the hold expires.
     fn renewal_failed(&self, label: &str, error: &Error) {}
 
-    /// A release got no answer in time, or was refused. Unless a later attempt in the background succeeds, the
-    /// lock ends by its ttl.
+    /// A release got an error, or no reply in time. The lock ends by its ttl, unless the release that goes on in the
+    /// background succeeds.
     fn release_failed(&self, label: &str, error: &Error) {}
 }
 
-/// Tells the hooks and the log. At level `warn` is what an operator must know, all else at `debug`.
-#[derive(Default)]
+/// Without hooks.
+struct Nothing;
+
+impl Hooks for Nothing {}
+
+/// Calls the hooks and writes the log of one `Locks`.
 pub(crate) struct Reporter {
-    hooks: Option<Box<dyn Hooks>>,
-    /// One server of a quorum: only that it is out of reach is worth telling.
-    is_part: bool,
-    /// The log has said that the server is out of reach.
-    out_of_reach: AtomicBool,
+    pub(crate) hooks: Arc<dyn Hooks>,
+}
+
+impl Default for Reporter {
+    fn default() -> Self {
+        Self { hooks: Arc::new(Nothing) }
+    }
 }
 
 impl Reporter {
-    pub(crate) fn new(hooks: impl Hooks) -> Self {
-        Self { hooks: Some(Box::new(hooks)), ..Self::default() }
+    pub(crate) fn lost(&self, wanted: &Wanted, loss: &Error) {
+        let Error::Lost { reason, last, keys } = loss else { return };
+        let cause = last.as_ref().map(tracing::field::display);
+        warn!(?keys, label = wanted.label(), %reason, cause, "a lock was lost");
+        self.hooks.lost(wanted.label(), keys, *reason);
     }
 
-    pub(crate) fn of_a_part() -> Self {
-        Self { is_part: true, ..Self::default() }
+    pub(crate) fn renewal_failed(&self, wanted: &Wanted, error: &Error) {
+        debug!(keys = ?wanted.owner.keys, label = wanted.label(), %error, "a renewal failed");
+        self.hooks.renewal_failed(wanted.label(), error);
     }
 
-    fn tell(&self, log: impl FnOnce(), call: impl FnOnce(&dyn Hooks)) {
-        if !self.is_part {
-            log();
-            self.hooks.as_deref().map(call);
+    pub(crate) fn release_failed(&self, wanted: &Wanted, error: &Error) {
+        warn!(keys = ?wanted.owner.keys, label = wanted.label(), %error, "a release failed; the lock ends by its ttl");
+        self.hooks.release_failed(wanted.label(), error);
+    }
+
+    /// Nothing limits the hold.
+    pub(crate) fn held_long(&self, wanted: &Wanted) {
+        warn!(keys = ?wanted.owner.keys, label = wanted.label(), "a lock has been held for an hour, and has no max_hold");
+    }
+
+    pub(crate) fn polls(&self, error: &RedisError) {
+        warn!(%error, "waits poll, and are not served in order, because no channel can be used");
+    }
+}
+
+/// How long no reply comes before that is logged: a connection may be lost at any time.
+const LOG_OUTAGE_AFTER: Duration = Duration::from_secs(1);
+
+/// Since when one server does not reply, if so, and whether that was logged.
+#[derive(Default)]
+pub(crate) struct Outage(Mutex<Option<(Instant, bool)>>);
+
+impl Outage {
+    /// Notes whether the server replied.
+    pub(crate) fn reached(&self, server: &str, error: Option<&RedisError>) {
+        let mut outage = self.0.lock().expect("nothing panics here");
+        match (error, *outage) {
+            (None, Some((_, true))) => info!(server, "the server replies again"),
+            (Some(error), Some((since, false))) if since.elapsed() > LOG_OUTAGE_AFTER => {
+                *outage = Some((since, true));
+                warn!(server, %error, "no reply from the server");
+            }
+            (Some(_), None) => *outage = Some((Instant::now(), false)),
+            _ => {}
         }
-    }
-
-    pub(crate) fn lost(&self, label: &str, reason: Reason, cause: Option<&Error>) {
-        let cause = cause.map(tracing::field::display);
-        self.tell(|| warn!(lock = label, %reason, cause, "lock lost"), |hooks| hooks.lost(label, reason));
-    }
-
-    pub(crate) fn held(&self, label: &str, since: Moment) {
-        let duration = since.elapsed();
-        self.tell(|| debug!(lock = label, ?duration, "held"), |hooks| hooks.held(label, duration));
-    }
-
-    pub(crate) fn renewal_failed(&self, label: &str, error: &Error) {
-        let log = || debug!(lock = label, %error, "renewal failed");
-        self.tell(log, |hooks| hooks.renewal_failed(label, error));
-    }
-
-    pub(crate) fn release_failed(&self, label: &str, error: &Error) {
-        let log = || warn!(lock = label, %error, "release failed: the lock ends by its ttl");
-        self.tell(log, |hooks| hooks.release_failed(label, error));
-    }
-
-    pub(crate) fn blocks(&self) {
-        warn!("no permission for the channel: waits block a connection each from now on");
-    }
-
-    /// Once for each time that it is out of reach.
-    pub(crate) fn out_of_reach(&self, error: &Error) {
-        if !self.out_of_reach.swap(true, Ordering::Relaxed) {
-            warn!(%error, "server out of reach");
-        }
-    }
-
-    pub(crate) fn reached(&self) {
-        if self.out_of_reach.load(Ordering::Relaxed) && self.out_of_reach.swap(false, Ordering::Relaxed) {
-            debug!("server reached again");
+        if error.is_none() {
+            *outage = None;
         }
     }
 }
 
-/// An acquisition from its first command on. Its end is told, also when its future is dropped.
+/// An acquisition from its begin on. Its end is reported, also if its future is dropped.
 pub(crate) struct Waited<'a> {
     reporter: &'a Reporter,
-    label: &'a str,
-    /// Nothing when the end was told.
-    started: Option<Instant>,
+    wanted: &'a Wanted,
+    began: Instant,
+    outcome: &'a str,
 }
 
 impl<'a> Waited<'a> {
-    pub(crate) fn begin(reporter: &'a Reporter, label: &'a str) -> Self {
-        Self { reporter, label, started: Some(Instant::now()) }
+    pub(crate) fn begin(reporter: &'a Reporter, wanted: &'a Wanted) -> Self {
+        Self { reporter, wanted, began: Instant::now(), outcome: "cancelled" }
     }
 
     /// It gave this, or nothing for a refusal.
-    pub(crate) fn end<T>(&mut self, result: &Result<Option<T>, Error>) {
-        self.tell(match result {
-            Ok(Some(_)) => Outcome::Granted,
-            Ok(None) => Outcome::Refused,
-            Err(Error::TimedOut { .. }) => Outcome::TimedOut,
-            Err(error) => Outcome::Failed(error),
-        });
-    }
-
-    fn tell(&mut self, outcome: Outcome<'_>) {
-        if let Some(started) = self.started.take() {
-            let (label, duration) = (self.label, started.elapsed());
-            let log = || debug!(lock = label, ?duration, %outcome, "waited");
-            self.reporter.tell(log, |hooks| hooks.waited(label, duration, outcome));
-        }
+    pub(crate) fn end<T>(mut self, result: &Result<Option<T>, Error>) {
+        self.outcome = match result {
+            Ok(Some(_)) => "granted",
+            Ok(None) => "refused",
+            Err(Error::TimedOut { .. }) => "timed out",
+            Err(error) => error.name(),
+        };
     }
 }
 
 impl Drop for Waited<'_> {
     fn drop(&mut self) {
-        self.tell(Outcome::Cancelled);
+        let (label, duration, outcome) = (self.wanted.label(), self.began.elapsed(), self.outcome);
+        debug!(label, ?duration, outcome, "an acquisition ended");
+        self.reporter.hooks.waited(label, duration, outcome);
     }
 }

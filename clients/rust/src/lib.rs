@@ -1,51 +1,59 @@
-//! Read-write locks of the SLOCK module for Redis and Valkey.
+//! Locks of the SLOCK module for Redis and Valkey.
 //!
-//! Any client can send the commands of the module. This library adds what a server cannot do: it renews a
-//! hold while work goes on, ends the work when the hold is lost, takes one lock on several independent
-//! servers, and cleans up when a future is dropped.
-
-#![deny(missing_docs)]
+//! Any client can send the commands of the module. This library adds what a server cannot do: it renews a lock while work
+//! goes on, ends the work if the lock is lost, takes one lock on several independent servers, and cleans up when a future is
+//! dropped.
+//!
+//! Begin with [`Locks`]. Programs without async use [`blocking`].
 
 mod acquisition;
-mod answers;
-mod blocking;
-mod cached;
+#[cfg(feature = "blocking")]
+pub mod blocking;
+mod client;
 mod clock;
+#[cfg(feature = "cluster")]
 mod cluster;
-mod commands;
-mod connection;
+mod end;
 mod errors;
 mod hold;
 mod hooks;
-mod lease;
+mod info;
+mod keeper;
+mod link;
+mod listener;
 mod locks;
+#[cfg(feature = "testing")]
+mod memory;
 mod mode;
 mod node;
 mod options;
-mod polling;
+mod program;
+mod protocol;
 mod quorum;
 mod request;
-mod servers;
-mod shared;
-mod single;
+#[cfg(feature = "sentinel")]
+mod sentinel;
+mod server;
 mod slot;
-mod status;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod transport;
 mod watchdog;
 
-pub use errors::{Answer, Error, NodeAnswer, Reason};
-pub use hold::{HoldOf, HoldViewOf, Site};
-pub use hooks::{Hooks, Outcome};
-pub use locks::{BuilderOf, Locks, LocksBuilder, LocksOf};
-pub use options::{Mode, Waiting};
-pub use polling::Poll;
-pub use quorum::{Majority, Quorum, QuorumBuilder, QuorumHold, QuorumHoldView};
-/// The version of the base library whose clients [`Locks`] takes.
+pub use errors::{Denied, Error, NodeReply, Reason};
+pub use hold::Hold;
+pub use hooks::Hooks;
+pub use info::{Holder, Info, Mode, Queue, Waiter};
+pub use locks::{Locks, LocksBuilder};
+pub use options::Poll;
+/// The version of the redis crate whose clients [`Locks`] takes.
 pub use redis;
 pub use request::Request;
-pub use servers::Server;
-pub use shared::Single;
-pub use single::{Hold, HoldView};
-pub use status::{Holder, Info, Queue, Waiter};
+pub use server::{Quorum, Server};
+
+#[cfg(test)]
+#[path = "../tests/unit/parts.rs"]
+mod parts;
 
 /// The examples of the README, compiled as tests.
 #[cfg(doctest)]

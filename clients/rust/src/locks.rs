@@ -1,27 +1,29 @@
-//! `Locks`: made once from a client of the redis crate.
+//! What a program makes once: it gives requests, and carries them out at one server, at a cluster, or at a quorum.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::ToRedisArgs;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::commands;
 use crate::errors::Error;
-use crate::hold::{HoldOf, Site};
+use crate::hold::Hold;
 use crate::hooks::{Hooks, Reporter};
-use crate::options::{LONGEST, Mode, Options, Waiting, Wanted, shared_options};
+use crate::info::{self, Info, Mode, Queue};
+use crate::keeper::{Backend, Shared, Single};
+use crate::node::Node;
+use crate::options::{LONGEST, Options, Settings, shared_options};
+use crate::protocol;
+use crate::quorum::Majority;
 use crate::request::Request;
-use crate::servers::Server;
-use crate::shared::{Shared, Single};
-use crate::status::{self, Info, Queue};
+use crate::server::{Place, Server};
+use crate::transport::Call;
+use crate::watchdog::Holds;
 
-/// The locks of one server, of a primary that Sentinels name, or of a cluster.
-///
-/// Made once for a program. It is cheap to clone, and clones share everything. It holds one connection
-/// (in a cluster: for each node), over which commands go and waits end, and one task that renews the holds.
-///
-/// All that belongs to the runtime on which it was first needed. When that shuts down, another runtime takes
-/// new connections; a runtime that lives and is not driven answers nothing, so do not share one with it.
+/// Locks over what the program has of the redis crate. Make one for the program. It is cheap to clone, and clones share
+/// everything.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), slock_client::Error> {
@@ -35,161 +37,179 @@ use crate::status::{self, Info, Queue};
 /// # Ok(())
 /// # }
 /// ```
-pub type Locks = LocksOf<Single>;
-/// Options of [`Locks`]. Those of a request are the defaults of all its requests.
-pub type LocksBuilder = BuilderOf<Single>;
-
-/// What [`Locks`] and a [`Quorum`](crate::Quorum) have in common.
-pub struct LocksOf<S: Site> {
-    pub(crate) shared: Arc<Shared<S>>,
+#[derive(Clone)]
+pub struct Locks {
+    pub(crate) shared: Arc<Shared>,
     defaults: Options,
 }
 
-impl<S: Site> Clone for LocksOf<S> {
-    fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), defaults: self.defaults.clone() }
-    }
-}
-
-impl<S: Site> LocksOf<S> {
-    /// A request to be the only holder of the key, or of all the keys. Keys are given as to the commands of the redis
-    /// crate, one or several, and are text; in a cluster all have one hash slot.
-    pub fn write(&self, keys: impl ToRedisArgs) -> Request<S> {
-        self.request(keys, Mode::Write)
-    }
-
-    /// A request to share the key, or all the keys, with other readers.
-    pub fn read(&self, keys: impl ToRedisArgs) -> Request<S> {
-        self.request(keys, Mode::Read)
-    }
-
-    /// A request in the mode that is given.
-    pub fn request(&self, keys: impl ToRedisArgs, mode: Mode) -> Request<S> {
-        // As a default the limit is that of the readers.
-        let limit = self.defaults.limit.filter(|_| mode == Mode::Read);
-        let options = Options { limit, ..self.defaults.clone() };
-        Request::new(self.shared.clone(), Wanted::new(&keys, mode, options))
-    }
-
-    /// A hold of what another process took and handed over: as [`Request::adopt`], with the options of these
-    /// locks.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Request::adopt`].
-    pub async fn adopt(
-        &self,
-        keys: impl ToRedisArgs,
-        token: impl Into<String>,
-        mode: Mode,
-    ) -> Result<HoldOf<S>, Error> {
-        self.request(keys, mode).token(token).adopt().await
-    }
-
-    /// Releases what the token holds, in whichever mode. Gives how many of the keys it held; for a quorum on
-    /// how many servers, where one that does not answer in time counts as one where it held nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TimedOut`] when no answer came for `retry_for`, or an error of the server.
-    pub async fn release(&self, keys: impl ToRedisArgs, token: impl Into<String>) -> Result<usize, Error> {
-        self.request(keys, Mode::Write).token(token).release().await
-    }
-
-    /// Ends the task that renews, and closes the connections. It releases nothing: holds that are still there
-    /// end with their ttl, and requests that wait end with [`Error::Closed`]. For `retry_for` at most it waits
-    /// for what goes on in the background: releases of dropped holds, and the end of what was asked for, which
-    /// leaves neither a hold nor a request. An acquisition that nobody polls cannot end meanwhile.
-    pub async fn close(&self) {
-        self.shared.closing.cancel();
-        self.shared.background.close();
-        let _ = tokio::time::timeout(self.shared.retry_for, self.shared.background.wait()).await;
-        self.shared.site.close().await;
-    }
-}
-
 impl Locks {
-    /// Locks with all options at their defaults. Nothing is sent, and no connection is opened.
+    /// Locks with the defaults of all options. It sends nothing, and opens no connection.
+    ///
+    /// It takes a [`redis::Client`]; with the feature `sentinel` a `redis::sentinel::SentinelClient`; with the feature
+    /// `cluster` a `redis::cluster::ClusterClient`; a pair of a client and a connection of the program's, such as a
+    /// `ConnectionManager`; a [`Server`], and a [`Quorum`](crate::Quorum).
     pub fn new(server: impl Into<Server>) -> Self {
         Self::builder(server).build()
     }
 
     /// Locks with options.
     pub fn builder(server: impl Into<Server>) -> LocksBuilder {
-        BuilderOf::new(Single::new(server.into()))
+        let (settings, defaults, reporter) = Default::default();
+        LocksBuilder { server: server.into(), settings, defaults, reporter }
     }
 
-    /// Who holds the key and who waits for it, up to a hundred of each; nothing when nobody does.
+    /// A request for the lock of the key, or of all the keys or none, as the one writer. Keys are given as to commands of
+    /// the redis crate, and are text. In a cluster all have one hash slot. It sends nothing.
+    pub fn write(&self, keys: impl ToRedisArgs) -> Request {
+        self.request(keys, Mode::Write)
+    }
+
+    /// A request for the lock of the key, or of all the keys or none, as a reader. It sends nothing.
+    pub fn read(&self, keys: impl ToRedisArgs) -> Request {
+        self.request(keys, Mode::Read)
+    }
+
+    /// A request in a mode that is only known when the program runs.
+    pub fn request(&self, keys: impl ToRedisArgs, mode: Mode) -> Request {
+        // As a default, a limit is one for readers.
+        let limit = self.defaults.limit.filter(|_| mode == Mode::Read);
+        Request::new(&self.shared, &keys, mode, Options { limit, ..self.defaults.clone() })
+    }
+
+    /// Makes a hold from an owner token that another process took and detached, and renews it from now on. It never takes
+    /// a lock. See [`Request::adopt`] for other options than the defaults.
     ///
     /// # Errors
     ///
-    /// As [`release`](LocksOf::release).
+    /// [`Error::NotHeld`] if the token does not hold all keys in the mode.
+    pub async fn adopt(
+        &self,
+        keys: impl ToRedisArgs,
+        token: impl Into<String>,
+        mode: Mode,
+    ) -> Result<Hold, Error> {
+        self.request(keys, mode).token(token).adopt().await
+    }
+
+    /// Releases what an owner token holds of the keys, in whichever mode. Gives on how many keys it did, or on how many
+    /// nodes of a quorum.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoAnswer`] if no reply came for `retry_for`.
+    pub async fn release(&self, keys: impl ToRedisArgs, token: impl Into<String>) -> Result<usize, Error> {
+        self.read(keys).token(token).release().await
+    }
+
+    /// Who holds the lock of the key and who waits for it, all of them; nothing if nobody does. Of a quorum the first server
+    /// is asked.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Locks::release).
     pub async fn info(&self, key: &str) -> Result<Option<Info>, Error> {
-        self.shared.unless_closed()?;
-        let keys = Arc::from([key.to_owned()]);
-        status::info(self.shared.call(&keys, &[commands::info(key)], self.shared.limit()).await?.value)
+        if key.is_empty() {
+            return Err(Error::Invalid("a key must not be empty".into()));
+        }
+        let name = format!("{}{key}", self.shared.settings.prefix);
+        Ok(info::info(self.query(&[key.to_owned()], Some(&name), &protocol::info(&name, 0)).await?)?)
     }
 
-    /// The locks for which somebody waits, the longest wait first; in a cluster, of all its nodes.
+    /// Which locks are waited for, on all nodes of a cluster, the longest wait first: those whose keys begin with the
+    /// prefix.
     ///
     /// # Errors
     ///
-    /// As [`release`](LocksOf::release).
+    /// As [`release`](Locks::release).
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
+        let queues = self.query(&[], None, &protocol::queues()).await?;
+        Ok(info::queues(queues, &self.shared.settings.prefix)?)
+    }
+
+    async fn query(
+        &self,
+        names: &[String],
+        key: Option<&str>,
+        command: &redis::Cmd,
+    ) -> Result<redis::Value, Error> {
         self.shared.unless_closed()?;
-        let of_all_nodes = Arc::from([]);
-        let queues = self.shared.call(&of_all_nodes, &[commands::queues()], self.shared.limit()).await?;
-        status::queues(queues.value)
+        self.shared.backend.nodes()[0].query(&names.into(), Call { key, ..Call::new("", command) }).await
+    }
+
+    /// Ends the waits and the renewals. Waits, and all later calls except the release of a hold, end with
+    /// [`Error::Closed`]. Acquisitions and releases that are under way are waited for, for at most the time of `retry_for`.
+    /// It releases nothing: holds that are still there are lost at the end of their ttl.
+    pub async fn close(&self) {
+        self.shared.closing.cancel();
+        self.shared.tracker.close();
+        let _ = timeout(self.shared.settings.retry_for, self.shared.tracker.wait()).await;
+        self.shared.backend.nodes().iter().for_each(|node| node.close());
+    }
+
+    /// Releases all holds, and closes.
+    ///
+    /// # Errors
+    ///
+    /// The first error of a release, as of [`Hold::release`]. The other holds are released all the same.
+    pub async fn close_and_release(&self) -> Result<(), Error> {
+        let releases = self.shared.holds.list().into_iter().map(|hold| hold.close());
+        let released = futures_util::future::join_all(releases).await;
+        self.close().await;
+        released.into_iter().filter(|result| !matches!(result, Err(Error::NotHeld { .. }))).collect()
     }
 }
 
-/// Options of [`Locks`] or of a [`Quorum`](crate::Quorum). Those of a request are the defaults of all requests.
-pub struct BuilderOf<S> {
-    pub(crate) shared: Shared<S>,
+/// Options of a [`Locks`]. Those of a request are the defaults of all requests.
+pub struct LocksBuilder {
+    server: Server,
+    settings: Settings,
     defaults: Options,
+    reporter: Reporter,
 }
 
-impl<S: Site> BuilderOf<S> {
+impl LocksBuilder {
     shared_options!();
 
-    pub(crate) fn new(site: S) -> Self {
-        Self { shared: Shared::new(site), defaults: Options::default() }
+    /// A text that is put before each key that is sent, and taken off in [`Locks::info`] and [`Locks::queues`].
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.settings.prefix = prefix.into();
+        self
     }
 
-    /// How long a call goes on without an answer: 3 s unless it is set. For a quorum, while too few servers
-    /// answer.
+    /// How long a call goes on while no reply comes at all. By default 3 s.
     pub fn retry_for(mut self, retry_for: Duration) -> Self {
-        self.shared.retry_for = retry_for.min(LONGEST);
+        self.settings.retry_for = retry_for;
         self
     }
 
-    /// How long a request that waits goes on while the server cannot be reached. 60 s unless it is set.
+    /// How long a wait survives an outage, after the server has replied to it once. By default 60 s.
     pub fn retry_wait_for(mut self, retry_wait_for: Duration) -> Self {
-        self.shared.retry_wait_for = retry_wait_for.min(LONGEST);
+        self.settings.retry_wait_for = retry_wait_for;
         self
     }
 
-    /// Hooks for metrics and traces.
+    /// Functions for metrics.
     pub fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.shared.reporter = Reporter::new(hooks);
+        self.reporter.hooks = Arc::new(hooks);
         self
     }
 
     /// The locks.
-    pub fn build(self) -> LocksOf<S> {
-        LocksOf { shared: Arc::new(self.shared), defaults: self.defaults }
+    pub fn build(self) -> Locks {
+        let (settings, reporter) = (Arc::new(self.settings), Arc::new(self.reporter));
+        let (holds, tracker) = (Arc::<Holds>::default(), TaskTracker::new());
+        let node = |transport| Node::new(transport, &settings, &reporter, &holds, &tracker);
+        let backend: Box<dyn Backend> = match self.server.0 {
+            Place::One(transport) => Box::new(Single([node(transport)])),
+            Place::Quorum(quorum) => Box::new(Majority::new(quorum, node)),
+        };
+        let closing = CancellationToken::new();
+        let shared = Shared { backend, settings, reporter, holds, closing, tracker };
+        Locks { shared: Arc::new(shared), defaults: self.defaults }
     }
 
     fn options_mut(&mut self) -> &mut Options {
         &mut self.defaults
-    }
-}
-
-impl LocksBuilder {
-    /// How requests wait. [`Waiting::Notify`] unless it is set.
-    pub fn waiting(mut self, waiting: Waiting) -> Self {
-        *self.shared.site.must_block.get_mut() = waiting == Waiting::Block;
-        self.shared.poll = if let Waiting::Poll(poll) = waiting { Some(poll) } else { None };
-        self
     }
 }

@@ -1,181 +1,162 @@
-//! Changes of the mode of a hold: a reader becomes the writer, a writer a reader. They go on when their caller
-//! has gone.
+//! Changes of a hold's mode. While one is open the hold is renewed without naming its fencing token, because the server may
+//! have given it another one.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use redis::Cmd;
-use tokio::runtime::Handle;
-use tokio::sync::{OwnedMutexGuard, oneshot};
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::timeout;
+use tracing::Instrument;
 
-use crate::acquisition::{Acquisition, Goal, Limits};
-use crate::answers;
-use crate::commands;
+use crate::acquisition::{Acquisition, Grant};
 use crate::errors::{Error, Reason};
-use crate::lease::{Granted, validity};
-use crate::options::{LONGEST, Mode};
-use crate::single::HoldView;
+use crate::hold::{Hold, Inner, Lease};
+use crate::info::Mode;
+use crate::node::Node;
+use crate::options::Options;
+use crate::protocol::REFUSED_FOR;
+use crate::transport::Call;
 
-type Tell = oneshot::Sender<Result<i64, Error>>;
+/// How long a change that has timed out is settled before the call returns: the server replies, so it is not for long.
+const SETTLING: Duration = Duration::from_millis(500);
 
-impl HoldView {
-    /// The number of this hold: greater than those of all earlier holds of the server. Send it with every
-    /// write, and have the storage refuse a write with a lesser one. An upgrade or a downgrade gives a new
-    /// one.
-    pub fn fence(&self) -> i64 {
-        self.lease().fence
-    }
+/// A change of mode that is open. If it is dropped so, it is settled in the background.
+struct Change {
+    inner: Arc<Inner>,
+    node: Arc<Node>,
+    to: Mode,
+    was: Lease,
+    is_open: bool,
+    changing: Option<OwnedMutexGuard<()>>,
+}
 
-    /// The reader becomes the writer in one step, without a release. It waits until the other readers have
-    /// left, for at most as long as it is told here. Gives the new fence.
+impl Hold {
+    /// Makes a reader the writer, in one step, and gives the new fencing token. It waits until the other readers are gone,
+    /// at most this long; without a limit, as long as that takes. It works for one key on one server, and not while another
+    /// change of mode is open.
     ///
-    /// When the future is dropped or gets no answer, the upgrade is given up: the server tells the mode, and
-    /// [`mode`](HoldView::mode) gives it from then on. For the next two minutes the server refuses another
-    /// upgrade.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TimedOut`] when other readers remain: the hold reads on. [`Error::Deadlock`] when another
-    /// reader waits for its upgrade already. [`Error::SeveralKeys`] for a hold of several keys.
-    /// [`Error::Refused`] after an upgrade that was given up.
-    pub async fn upgrade(self: &Arc<Self>, wait: impl Into<Option<Duration>>) -> Result<i64, Error> {
-        let deadline = wait.into().map(|wait| Instant::now() + wait.min(LONGEST));
-        self.change(Mode::Write, deadline).await
-    }
-
-    /// The writer becomes a reader in one step, with no writer in between. Gives the new fence.
-    ///
-    /// From the call on the hold counts as a reader's. When the future is dropped or gets no answer, the
-    /// downgrade goes on in the background.
+    /// If the future is dropped, or the wait is over, the hold is still valid. Whether it is a reader or the writer then is
+    /// found out in the background, and [`mode`](Hold::mode) tells.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the hold is gone, [`Error::TimedOut`] when no answer came for `retry_for`,
-    /// [`Error::SeveralKeys`] for a hold of several keys.
-    pub async fn downgrade(self: &Arc<Self>) -> Result<i64, Error> {
-        self.change(Mode::Read, Some(self.shared.limit())).await
-    }
-
-    /// Changes the mode in the background, so that a change that was sent comes to its end when this future is
-    /// dropped.
-    async fn change(self: &Arc<Self>, to: Mode, deadline: Option<Instant>) -> Result<i64, Error> {
-        if self.keys().len() != 1 {
-            return Err(Error::SeveralKeys);
-        }
-        self.may_change()?;
-        let one_at_a_time = self.nothing_changes(deadline).await?;
-        let command = self.update(|lease, _| {
-            lease.change(to);
-            commands::change(to, &self.owner, lease.ttl, lease.fence)
-        });
-        let (hold, (tell, told)) = (self.clone(), oneshot::channel());
-        self.shared.spawn(&Handle::current(), async move {
-            match to {
-                Mode::Write => hold.upgrade_until(command, deadline, tell).await,
-                Mode::Read => hold.downgrade_until_answered(command, deadline, tell).await,
-            }
-            drop(one_at_a_time);
-        });
-        let told = self.shared.closing.run_until_cancelled(told).await;
-        told.and_then(Result::ok).unwrap_or(Err(Error::Closed))
-    }
-
-    /// Waits for an earlier change that was given up.
-    pub(crate) async fn nothing_changes(
-        &self,
-        deadline: Option<Instant>,
-    ) -> Result<OwnedMutexGuard<()>, Error> {
-        self.check()?;
-        let ended = self.part.get_or_init(Arc::default).clone().lock_owned();
-        let until = deadline.unwrap_or_else(|| Instant::now() + LONGEST);
-        let ended = tokio::time::timeout_at(until.into(), ended).await;
-        self.check()?;
-        let ended = ended.map_err(|_| Error::TimedOut { keys: self.owner.keys().clone(), source: None })?;
-        // Of a change that ended without an answer nothing more is known than this.
-        self.update(|lease, _| lease.in_doubt |= lease.changing.take().is_some());
-        Ok(ended)
-    }
-
-    /// It is given up when nobody waits for it any more.
-    async fn upgrade_until(self: Arc<Self>, upgrade: Cmd, deadline: Option<Instant>, mut tell: Tell) {
-        let limits = Limits { once: false, deadline, retry_for: self.shared.retry_for, doubt: None };
-        let mut acquisition = Acquisition::new(&self.shared, &self.owner, Goal::Upgrade, upgrade, limits);
+    /// [`Error::Deadlock`] if another reader of the key waits for its own upgrade already. [`Error::TimedOut`],
+    /// [`Error::NoAnswer`], [`Error::Lost`].
+    pub async fn upgrade(&self, wait: impl Into<Option<Duration>>) -> Result<i64, Error> {
+        let mut change = self.change(Mode::Write)?;
+        let (wanted, ttl, wait) = (&self.inner.wanted, change.was.ttl, wait.into());
+        let options = Options { ttl, wait, ..(*wanted.options).clone() };
+        let (node, owner, is_open) = (change.node.clone(), &wanted.owner, AtomicBool::new(false));
+        let command = owner.change(Mode::Write, ttl, change.was.fence);
+        let acquisition = Acquisition::new(&node, owner, &options, command, false, &is_open);
         let result = tokio::select! {
             biased;
+            loss = self.lost() => Err(loss),
+            () = self.inner.locks.closing.cancelled() => Err(Error::Closed),
             result = acquisition.run() => result,
-            _ = self.end() => Err(self.unless_over(Error::NotHeld)),
-            () = tell.closed() => Err(Error::Closed),
-            () = self.shared.closing.cancelled() => Err(Error::Closed),
         };
-        let may_stand = acquisition.may_stand();
-        let result = match result {
-            Ok(granted) => self.changed(granted.expect("an upgrade is not asked for once"), Mode::Write),
-            Err(error) if may_stand => Err(self.unless_over(error)),
-            Err(error) => Err(self.refused(error)),
+        change.is_open = result.is_err() && is_open.load(Ordering::Relaxed);
+        change.end(result.map(|grant| grant.expect("it is no try"))).await
+    }
+
+    /// Makes the writer a reader, in one step with no writer in between, and gives the new fencing token. It works for one
+    /// key on one server, and not while another change of mode is open. The hold counts as a reader's from the first attempt
+    /// on. Without a reply, or if the future is dropped, it goes on in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoAnswer`] if no reply came for `retry_for`, and [`Error::Lost`].
+    pub async fn downgrade(&self) -> Result<i64, Error> {
+        let mut change = self.change(Mode::Read)?;
+        self.inner.update(|lease| lease.mode = Mode::Read)?;
+        let limit = change.node.settings.retry_for;
+        let result = downgrade(&change.inner, &change.node, &change.was, limit).await;
+        change.is_open = matches!(result, Err(Error::NoAnswer { .. }));
+        change.end(result).await
+    }
+
+    fn change(&self, to: Mode) -> Result<Change, Error> {
+        let inner = self.inner.clone();
+        let Some(node) = inner.keeper.clone().node().filter(|_| self.keys().len() == 1) else {
+            return Err(Error::Invalid("the mode changes for one key on one server".into()));
         };
-        // Nobody may wait for it any more.
-        let _ = tell.send(result);
-        if may_stand && self.check().is_ok() {
-            self.give_up_upgrade().await;
+        self.check()?;
+        inner.locks.unless_closed()?;
+        let Ok(changing) = inner.changing.clone().try_lock_owned() else {
+            return Err(Error::Invalid("another change of the mode is open".into()));
+        };
+        let was = inner.lease().clone();
+        let _ = inner.update(|lease| lease.is_open = true);
+        Ok(Change { inner, node, to, was, is_open: true, changing: Some(changing) })
+    }
+}
+
+impl Change {
+    /// Notes the result, and gives the fencing token; or what is wrong with the hold, or the error.
+    async fn end(self, result: Result<Grant, Error>) -> Result<i64, Error> {
+        let inner = self.inner.clone();
+        match &result {
+            Ok(grant) => inner.granted(self.to, *grant),
+            Err(error) if matches!(error, Error::NotHeld { .. }) || error.is_another_type() => {
+                drop(inner.update(|lease| inner.lose(lease, Reason::Gone)));
+            }
+            Err(_) if !self.is_open => drop(inner.update(|lease| lease.is_open = self.was.is_open)),
+            Err(_) => {}
+        }
+        drop(self);
+        if let Err(Error::TimedOut { .. }) = result {
+            let _ = timeout(SETTLING, inner.changing.lock()).await;
+        }
+        inner.update(|_| {})?;
+        result.map(|grant| grant.fence)
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        if let Some(changing) = self.changing.take_if(|_| self.is_open) {
+            let (inner, node, was) = (self.inner.clone(), self.node.clone(), self.was.clone());
+            let settled =
+                settle(inner, node, self.to, was, changing).instrument(self.inner.wanted.span.clone());
+            self.inner.wanted.runtime.spawn(settled);
         }
     }
+}
 
-    /// An upgrade that was sent is not known to be carried out: it is given up, and the server tells the mode.
-    async fn give_up_upgrade(&self) {
-        let commands = commands::withdraw(&self.owner, self.lease().ttl);
-        let answered = self.shared.call(self.owner.keys(), &commands, self.valid_until()).await;
-        let Ok(answered) = answered else { return };
-        let [.., writer, reader] = answers::numbers(&answered.value).collect::<Vec<_>>()[..] else { return };
-        let (fence, mode) = if writer == 0 { (reader, Mode::Read) } else { (writer, Mode::Write) };
-        // Who waited for it has been told.
-        let _ = match fence {
-            0 => Err(self.refused(Error::NotHeld)),
-            fence => self.changed(Granted { fence, sent: answered.sent, in_doubt: true }, mode),
+/// Finds out what became of a change that is open, while the hold is there.
+async fn settle(inner: Arc<Inner>, node: Arc<Node>, to: Mode, was: Lease, _changing: OwnedMutexGuard<()>) {
+    let settled = async {
+        let grant = match to {
+            Mode::Read => downgrade(&inner, &node, &was, REFUSED_FOR).await.ok(),
+            Mode::Write => withdraw(&inner, &node, &was).await,
         };
-    }
-
-    /// Goes on when nobody waits for it any more, until it is known to be carried out. To ask for the mode
-    /// would not do: an earlier copy could come later.
-    async fn downgrade_until_answered(self: Arc<Self>, downgrade: Cmd, until: Option<Instant>, tell: Tell) {
-        let (mut until, mut tell) = (until.unwrap_or_else(|| self.shared.limit()), Some(tell));
-        loop {
-            let answered = self.shared.call(self.owner.keys(), std::slice::from_ref(&downgrade), until).await;
-            let goes_on = matches!(answered, Err(Error::TimedOut { .. })) && self.may_change().is_ok();
-            let result = match answered {
-                Ok(answered) => {
-                    let (fence, in_doubt) = (answered.number(), answered.repeated);
-                    self.changed(Granted { fence, sent: answered.sent, in_doubt }, Mode::Read)
-                }
-                Err(error @ Error::TimedOut { .. }) => {
-                    self.lease().in_doubt = true;
-                    Err(self.unless_over(error))
-                }
-                Err(error) => Err(self.refused(error)),
-            };
-            // Nobody may wait for it any more.
-            tell.take().map(|tell| tell.send(result));
-            if !goes_on {
-                return;
-            }
-            until = self.valid_until();
+        if let Some(grant) = grant {
+            inner.granted(to, grant);
         }
+    };
+    tokio::select! {
+        _ = inner.over() => {}
+        () = settled => {}
     }
+}
 
-    /// Gives the new fence.
-    fn changed(&self, granted: Granted, to: Mode) -> Result<i64, Error> {
-        self.update(|lease, _| lease.changed(granted, to, validity(lease.ttl)));
-        self.check().map(|()| granted.fence)
-    }
+/// Sends the downgrade until it is answered, for a time.
+async fn downgrade(inner: &Inner, node: &Node, was: &Lease, limit: Duration) -> Result<Grant, Error> {
+    let owner = &inner.wanted.owner;
+    let command = owner.change(Mode::Read, was.ttl, was.fence);
+    let answer = node.ask(&owner.keys, limit, Call::new(owner.key(), &command)).await?;
+    Ok(Grant { fence: answer.number, from: answer.sent })
+}
 
-    /// The change of mode has ended with this error, and changed nothing.
-    fn refused(&self, error: Error) -> Error {
-        let is_gone = matches!(error, Error::NotHeld);
-        self.update(|lease, _| {
-            lease.unchanged();
-            if is_gone {
-                lease.lose(Reason::Gone);
-            }
-        });
-        if is_gone { error } else { self.unless_over(error) }
+/// Withdraws an upgrade. If it does not wait any more, it gives what was granted.
+async fn withdraw(inner: &Inner, node: &Node, was: &Lease) -> Option<Grant> {
+    let owner = &inner.wanted.owner;
+    let (withdraw, adopt) = (owner.withdraw(), owner.adopt(Mode::Write, was.ttl));
+    let withdrawn = node.ask(&owner.keys, REFUSED_FOR, Call::new(owner.key(), &withdraw)).await.ok()?;
+    if withdrawn.number > 0 {
+        return None;
     }
+    let held = node.ask(&owner.keys, REFUSED_FOR, Call::new(owner.key(), &adopt)).await.ok()?;
+    (held.number > 0).then_some(Grant { fence: held.number, from: held.sent })
 }

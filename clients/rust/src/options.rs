@@ -1,47 +1,17 @@
-//! What is asked for: keys, mode and options, with their defaults and checks.
+//! Options of requests, their defaults, and the checks before anything is sent.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use derive_more::Display;
-use redis::ToRedisArgs;
-
 use crate::errors::Error;
-use crate::polling::Poll;
+use crate::info::Mode;
 
-/// Whether a hold excludes everybody else or shares the lock with other readers.
-#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// The only holder.
-    #[display("write")]
-    Write,
-    /// One of any number of readers.
-    #[display("read")]
-    Read,
-}
-
-/// How a request waits for a lock that others have.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Waiting {
-    /// On the server; all waits share one connection. A user without permission for the channel waits as with
-    /// [`Waiting::Block`].
-    #[default]
-    Notify,
-    /// On the server; each wait has a connection of its own.
-    Block,
-    /// The client asks again and again.
-    Poll(Poll),
-}
-
-/// Longer durations mean the same, and sums with them stay within the range of the clock. No server takes a
-/// ttl of more than a year.
+/// Longer durations mean the same, and sums with them stay in the range of the clocks. No server takes a longer ttl.
 pub(crate) const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
-
-/// A hold is valid for its ttl less 1 ms: nothing would be left of a shorter one.
+/// A hold counts as valid for a little more than 1 ms less than its ttl.
 pub(crate) const SHORTEST_TTL: Duration = Duration::from_millis(2);
 
-/// The options of a request: name, type and default of each, and what is noted of what the program gives. Makes of
-/// them `Options`, and `shared_options!`, the methods of a request and of the builder of its maker.
+/// Declares the options of a request: name, type and default of each, and how a value of the program is noted. It makes
+/// `Options`, and `shared_options!`, which has the methods of requests and of `LocksBuilder`.
 macro_rules! options {
     ($($(#[$doc:meta])* $name:ident: $type:ty = $default:expr, by |$given:ident: $from:ty| $noted:expr;)*) => {
         #[derive(Clone, Debug)]
@@ -70,67 +40,144 @@ macro_rules! options {
 }
 
 options! {
-    /// How long the hold lives without a renewal: at least 2 ms, and 10 s unless it is set. The server takes whole
-    /// milliseconds, rounded up.
+    /// How long the lock lives without a renewal: at least 2 ms, by default 10 s. The server counts whole
+    /// milliseconds; a part of one counts as one.
     ttl: Duration = Duration::from_secs(10), by |ttl: Duration| ttl.min(LONGEST);
 
-    /// How long [`acquire`](crate::Request::acquire) waits at most. Without it, until the lock is granted.
+    /// How long [`acquire`](crate::Request::acquire) waits at most. By default it waits until the lock is granted. With
+    /// a wait of zero it sends the request once.
     wait: Option<Duration> = None, by |wait: Duration| Some(wait.min(LONGEST));
 
-    /// Text that `SLOCK.INFO key FULL` shows with the hold and the request, up to 1024 bytes.
-    metadata: Option<String> = None, by |metadata: impl Into<String>| Some(metadata.into());
-
-    /// Whether the watchdog renews the hold. It does unless this says `false`.
-    renew: bool = true, by |renew: bool| renew;
-
-    /// The hold is lost this long after the grant, and not renewed any more. So a stuck task does not hold for ever.
-    longest_lease: Option<Duration> = None, by |longest_lease: Duration| Some(longest_lease.min(LONGEST));
-
-    /// For reading: granted only while fewer than this many others read. A semaphore. Among the options of all requests
-    /// it is that of the readers.
+    /// Lets at most this many readers hold the lock at once: a semaphore. For reading only. Give all requests for a key
+    /// the same limit.
     limit: Option<u32> = None, by |limit: u32| Some(limit);
 
-    /// The name under which [`Hooks`](crate::Hooks) and the log report it. The first key unless it is set.
-    label: Option<String> = None, by |label: impl Into<String>| Some(label.into());
+    /// A text of at most 1024 bytes that `SLOCK.INFO key FULL` shows. By default it names the host, the process, and
+    /// the thread or task.
+    metadata: Option<String> = None, by |metadata: impl Into<String>| Some(metadata.into());
 
-    /// The hold counts only when this many replicas have it; else it is released and the error is
-    /// [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). 0 unless it is set, and not for a quorum.
-    ///
-    /// A failover can still lose the lock, but only one that reached none of the replicas that remain.
+    /// Whether the library renews the lock. It does by default. Without that the lock ends a ttl after the grant.
+    renew: bool = true, by |renew: bool| renew;
+
+    /// Maximum hold time: the lock is lost so long after the grant, and renewals cannot exceed it. So a program that is
+    /// stuck does not hold the lock for ever.
+    max_hold: Option<Duration> = None, by |most: Duration| Some(most.min(LONGEST));
+
+    /// Minimum hold time: a release that comes earlier only ends the renewals. For jobs that start on several machines
+    /// whose clocks differ, and must run once.
+    at_least: Duration = Duration::ZERO, by |least: Duration| least.min(LONGEST);
+
+    /// The lock counts only if this many replicas acknowledge it, at the grant and at each renewal. At the grant it is
+    /// otherwise released, and the error is [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). By default 0. A
+    /// quorum ignores it.
     min_replicas: u32 = 0, by |least: u32| least;
 
-    /// How long to wait for the replicas, beyond the wait for the lock. 1 s unless it is set.
+    /// How long replicas may take to acknowledge. By default 1 s.
     replica_timeout: Duration = Duration::from_secs(1), by |timeout: Duration| timeout.min(LONGEST);
+
+    /// The name for [`Hooks`](crate::Hooks) and the log. By default the first key.
+    label: Option<String> = None, by |label: impl Into<String>| Some(label.into());
 }
 
-/// What a request asks for.
-#[derive(Clone, Debug)]
-pub struct Wanted {
-    pub(crate) keys: Arc<[String]>,
-    pub(crate) mode: Mode,
-    pub(crate) options: Options,
-}
-
-impl Wanted {
-    /// Keys that are not all text are as none.
-    pub(crate) fn new(keys: &impl ToRedisArgs, mode: Mode, options: Options) -> Self {
-        let keys = keys.to_redis_args().into_iter().map(String::from_utf8).collect::<Result<_, _>>();
-        Self { keys: keys.unwrap_or_default(), mode, options }
-    }
-
-    pub(crate) fn check(&self, poll: Option<&Poll>) -> Result<(), Error> {
-        let text = match self.options.limit {
-            _ if self.keys.is_empty() => "at least one key is needed, and keys are text",
-            Some(0) => "the limit is 0, and must be at least 1",
-            _ if poll.is_some_and(Poll::has_no_pause) => "a pause of polling is 0, and must be longer",
-            Some(_) if self.mode == Mode::Write => "the limit is for reading",
+impl Options {
+    /// The error of a request with these options, before anything is sent.
+    pub(crate) fn check(&self, keys: &[String], mode: Mode) -> Result<(), Error> {
+        let token = self.token.as_ref().map(String::len);
+        let wrong = match self {
+            _ if !(1..=1024).contains(&keys.len()) => {
+                format!("a request needs 1 to 1024 keys, not {}", keys.len())
+            }
+            _ if keys.iter().any(String::is_empty) => "a key must not be empty".into(),
+            _ if self.ttl < SHORTEST_TTL => return Err(too_short(self.ttl)),
+            _ if self.limit.is_some_and(|limit| limit < 1 || limit > i32::MAX as u32) => {
+                format!("the limit must be 1 to {}, not {}", i32::MAX, self.limit.unwrap_or(0))
+            }
+            _ if self.limit.is_some() && mode == Mode::Write => "a limit is for reading only".into(),
+            _ if token.is_some_and(|length| !(1..=255).contains(&length)) => {
+                format!("the owner token must have 1 to 255 bytes, not {}", token.unwrap_or(0))
+            }
+            Options { metadata: Some(text), .. } if text.len() > 1024 => {
+                format!("the metadata must have at most 1024 bytes, not {}", text.len())
+            }
+            _ if self.min_replicas > 0 && self.replica_timeout.is_zero() => {
+                "the timeout for replicas must not be zero".into()
+            }
             _ => return Ok(()),
         };
-        Err(Error::InvalidArgument(text.into()))
+        Err(Error::Invalid(wrong))
+    }
+}
+
+pub(crate) fn too_short(ttl: Duration) -> Error {
+    Error::Invalid(format!("the ttl must be {SHORTEST_TTL:?} or more, not {ttl:?}"))
+}
+
+/// Options of a `Locks` that are not of requests.
+pub(crate) struct Settings {
+    pub(crate) prefix: String,
+    pub(crate) retry_for: Duration,
+    pub(crate) retry_wait_for: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            prefix: String::new(),
+            retry_for: Duration::from_secs(3),
+            retry_wait_for: Duration::from_secs(60),
+        }
+    }
+}
+
+/// How a [`Quorum`](crate::Quorum) tries again: after which pauses, and how often.
+#[derive(Clone, Debug)]
+pub struct Poll {
+    first: Duration,
+    most: Duration,
+    has_jitter: bool,
+    attempts: Option<u32>,
+}
+
+impl Poll {
+    /// Tries once, and never again.
+    pub fn none() -> Self {
+        Self::constant(Duration::ZERO).limit(0)
     }
 
-    /// The name under which a request is reported: the first key, unless another was given.
-    pub(crate) fn label(&self) -> &str {
-        self.options.label.as_deref().unwrap_or(&self.keys[0])
+    /// Tries again after the same pause each time.
+    pub fn constant(pause: Duration) -> Self {
+        Self { first: pause, most: pause, has_jitter: false, attempts: None }
     }
+
+    /// Tries again after pauses that begin with `first` and double up to `most`. Each is shortened by a random part of up
+    /// to a half, so that contenders do not try in step.
+    pub const fn exponential(first: Duration, most: Duration) -> Self {
+        Self { first, most, has_jitter: true, attempts: None }
+    }
+
+    /// At most this many further attempts.
+    pub fn limit(mut self, attempts: u32) -> Self {
+        self.attempts = Some(attempts);
+        self
+    }
+
+    /// The pause before a further attempt, counted from 0; nothing if there is to be none.
+    pub(crate) fn pause(&self, number: u32) -> Option<Duration> {
+        if self.attempts.is_some_and(|attempts| number >= attempts) {
+            return None;
+        }
+        let pause = self.first.saturating_mul(1 << number.min(30)).min(self.most);
+        Some(if self.has_jitter { shortened(pause) } else { pause })
+    }
+}
+
+/// The pauses after errors that pass.
+pub(crate) const AFTER_ERRORS: Poll = Poll::exponential(Duration::from_millis(10), Duration::from_secs(1));
+/// The pauses of a request that cannot wait by a message.
+pub(crate) const POLLING: Poll = Poll::exponential(Duration::from_millis(20), Duration::from_secs(1));
+
+/// A duration less a random part of up to a half.
+pub(crate) fn shortened(duration: Duration) -> Duration {
+    let part = getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX));
+    duration.mul_f64(1.0 - part / 2.0)
 }

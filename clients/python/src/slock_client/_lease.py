@@ -1,102 +1,223 @@
-"""What is known of a hold at one server: its fence and mode, and until when it is certain. Pure: it does no
-input and output, and reads no clock. Times are seconds.
+"""What is known of a hold. It is kept apart from the object that the program has, which is only referred to weakly: a
+hold that nobody can release any more is not renewed.
+
+Threads change it without a lock, which an exception of a signal handler might leave locked. Where one of several
+threads has to win, the operation is one of C, such as `list.pop`.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import contextvars
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
 
-GONE = "gone"
-EXPIRED = "expired"
-LEASE_ENDED = "lease ended"
+from slock_client._clock import now
+from slock_client._options import Mode, Options
+from slock_client._protocol import Owner, explained, not_held
+from slock_client._server import Answer, Server
+from slock_client._transport import NoReply, ServerError
+from slock_client.errors import LostError, Reason, SlockError
+from slock_client.hooks import Report
 
-# An answer that took longer than this part of the ttl says too little about when the grant was made.
-PROMPT_PART = 1 / 3
-
-# A renewal is due after this part of the ttl, and after an error again after that part.
-RENEW_AFTER = 1 / 3
-TRY_AGAIN_AFTER = 1 / 10
-
-NEVER = float("-inf")
+_AGAIN = 0.1  # seconds until a renewal is sent again, where another primary may have to confirm it
 
 
-class Drift(NamedTuple):
-    """How much less than its ttl a hold counts."""
+class Keeper(Protocol):
+    """Where a hold is kept: one server, or the nodes of a quorum."""
 
-    part: float = 0.001
-    """Of the ttl: a clock that is being slewed runs up to 500 ppm fast, and there are two clocks."""
-    seconds: float = 0.001
-    """The server counts deadlines in whole milliseconds."""
+    async def extend(self, owner: Owner, ttl: float, fence: int, options: Options, until: float) -> Answer:
+        """Sends one extension. The number is 0 if the hold is gone. A fence of 0 means whatever the token holds."""
+        ...
 
-    def valid_until(self, sent: float, ttl_ms: int) -> float:
-        """The end of a hold whose deadline was set by a request sent at `sent`."""
-        return sent + ttl_ms / 1000 * (1 - self.part) - self.seconds
+    async def end(self, owner: Owner, fence: int, after: float) -> bool:
+        """Releases, or has the hold end after so many seconds. Tells whether it was still there."""
+        ...
 
+    def drop(self, owner: Owner, fence: int) -> None:
+        """Releases in the background."""
+        ...
 
-def majority(nodes: int) -> int:
-    """How many nodes of so many are more than half."""
-    return nodes // 2 + 1
-
-
-def majority_until(ends: Sequence[float]) -> float:
-    """Until when a majority holds, where each node holds until one of `ends`."""
-    return sorted(ends, reverse=True)[majority(len(ends)) - 1]
+    def over(self, servers: Sequence[Server]) -> Keeper:
+        """The same for a caller that may be in another event loop, which has other connections."""
+        ...
 
 
-def is_prompt(sent: float, received: float, ttl_ms: int) -> bool:
-    """Whether a hold may be counted from the moment at which its request was sent."""
-    return received - sent <= ttl_ms / 1000 * PROMPT_PART
+class Phase:
+    """How far a `Locks` has been closed."""
+
+    is_closing = False  # waits and renewals end
+    is_closed = False  # nothing is repeated any more
 
 
-class Told(enum.Enum):
-    """What an answer to a renewal means."""
-
-    HELD = enum.auto()
-    GONE = enum.auto()
-    NOTHING = enum.auto()
-    """It is about an earlier fence, or may be: it is ignored."""
-
-
-@dataclass
 class Lease:
-    """The knowledge of one hold, or of one that a quorum tries to get at a node."""
+    def __init__(
+        self,
+        keeper: Keeper,
+        owner: Owner,
+        options: Options,
+        mode: Mode,
+        counted: Callable[[float], float],
+        report: Report,
+        phase: Phase,
+    ) -> None:
+        self.keeper, self.owner, self.options = keeper, owner, options
+        self.mode: Mode = mode
+        self._counted, self.report, self._phase = counted, report, phase
+        self.metadata = ""
+        self.label = options.label or owner.names[0]
+        self.context = contextvars.copy_context()
+        self.pid = os.getpid()
+        self.state: Literal["live", "over", "lost"] = "live"
+        self.reason: Reason | None = None
+        self.fence = 0
+        self.ttl = options.ttl
+        self.granted = now()  # when it was granted, at the earliest
+        self.until = float("-inf")  # valid until then
+        self.renew_at = float("-inf")
+        self.is_open = False  # the server may have changed the mode and the fence: renewals name no fence
+        self.is_changing = False  # a change of mode is under way
+        self.is_renewing = False
+        self.is_warned = False  # that nothing limits the hold
+        self.failed: BaseException | None = None  # what the last renewal said, unless one has succeeded since
+        self.alive: Callable[[], Any] | None = None  # gives None if nobody can release the hold; None: not handed out
+        self.watchers: list[Callable[[], object]] = []  # called when the hold is over
+        self.holds: dict[Lease, None] = {}  # where it is until it is over
+        self._claims = [None]  # who takes the one element ends the hold
 
-    mode: str
-    drift: Drift
-    in_doubt: bool = False
-    """Whether a command that gives a hold, or changes its mode, had no answer: it may be carried out late."""
-    fence: int | None = None
-    """The last one. None: there was no hold yet."""
-    is_held: bool = False
-    """Whether the token holds it, as far as is known."""
-    valid_until: float = NEVER
-    changing: bool = False
-    """Whether a change of mode is open, so that the fence may be another one by now."""
+    # --- what the server has said
 
-    def granted(self, fence: int, mode: str, sent: float, ttl_ms: int) -> None:
-        """A command sent at `sent` gave the hold, or changed its mode."""
-        self.fence, self.mode, self.is_held = fence, mode, True
-        self.count_from(sent, ttl_ms)
+    def grant(self, mode: Mode, fence: int, sent: float) -> None:
+        self.mode, self.fence, self.is_open = mode, fence, False
+        self.lengthen(sent, self.ttl)
 
-    def count_from(self, sent: float, ttl_ms: int) -> None:
-        """The deadline is at least that of a command sent at `sent`: nothing lowers a deadline."""
-        self.valid_until = max(self.valid_until, self.drift.valid_until(sent, ttl_ms))
+    def lengthen(self, sent: float, ttl: float) -> None:
+        """The server lets the hold live for a ttl, or longer, from a moment on."""
+        self.ttl, self.until = max(self.ttl, ttl), max(self.until, sent + self._counted(ttl))
+        self.renew_at, self.failed = sent + self.ttl / 3, None
 
-    def shortened(self, sent: float, ttl_ms: int) -> None:
-        """A command that may lower the deadline is sent. Whether it is answered or not, the least counts."""
-        self.valid_until = min(self.valid_until, self.drift.valid_until(sent, ttl_ms))
+    def named(self) -> int:
+        """The fence that commands name, or 0."""
+        return 0 if self.is_open else self.fence
 
-    def extended(self, fence: int, sent: float, ttl_ms: int, answer: int) -> Told:
-        """The answer to an extension of the hold with this fence."""
-        if fence != self.fence or not self.is_held:
-            return Told.NOTHING
-        if answer:
-            self.count_from(sent, ttl_ms)
-            return Told.HELD
-        if self.changing:
-            return Told.NOTHING
-        self.is_held, self.valid_until = False, NEVER
-        return Told.GONE
+    @property
+    def last(self) -> float:
+        """When the hold is over, whatever the server says."""
+        most = self.options.max_hold
+        return self.until if most is None else min(self.until, self.granted + most)
+
+    # --- its end
+
+    def _claim(self) -> bool:
+        """Whether the caller is the one who ends the hold. From then on nothing renews it."""
+        try:
+            self._claims.pop()
+        except IndexError:
+            return False
+        self.holds.pop(self, None)
+        return True
+
+    def finish(self) -> None:
+        """Ends the hold for the program, before anything is sent. Raises `LostError` or `NotHeldError`."""
+        is_mine = self._claim()
+        if is_mine:
+            self.state = "over"
+            reason = self._overdue()
+            if reason is not None:
+                self._become_lost(reason)
+            self._notify()
+        if not is_mine or self.state == "lost":
+            raise self.error()
+
+    def lose(self, reason: Reason) -> None:
+        if self._claim():
+            self._become_lost(reason)
+            self._notify()
+
+    def abandon(self) -> None:
+        """Nobody can release it any more."""
+        if self._claim():
+            self.state = "over"
+            self.keeper.drop(self.owner, self.named())
+            self._notify()
+
+    def find_gone(self) -> LostError:
+        """The release found nothing."""
+        self.state, self.reason = "lost", "gone"
+        loss = self.error()
+        assert isinstance(loss, LostError)
+        self.report.lost(self.context, self.label, loss)
+        return loss
+
+    def _become_lost(self, reason: Reason) -> None:
+        self.state, self.reason = "lost", reason
+        # By the fence, because another hold of a token of the program's stays.
+        self.keeper.drop(self.owner, self.named())
+        loss = self.error()
+        assert isinstance(loss, LostError)
+        self.report.lost(self.context, self.label, loss)
+
+    def _notify(self) -> None:
+        self.report.held(self.context, self.label, now() - self.granted)
+        for watcher in list(self.watchers):
+            watcher()
+
+    def _overdue(self) -> Reason | None:
+        last = self.last
+        if now() < last:
+            return None
+        if last < self.until:
+            return "max hold"
+        return "closed" if self._phase.is_closing else "expired"
+
+    def problem(self) -> SlockError | None:
+        """`None` while the hold is live."""
+        if self.state == "live":
+            reason = self._overdue()
+            if reason is not None:
+                self.lose(reason)
+            elif self._claims:
+                return None
+        return self.error()
+
+    def error(self) -> SlockError:
+        if self.state != "lost":
+            return not_held(self.owner.names, self.mode)
+        loss = LostError(f"the lock was lost, {self.reason}", self.owner.names)
+        loss.reason = self.reason or "gone"
+        if self.reason == "expired":
+            loss.__cause__ = self.failed
+        return loss
+
+    # --- extension
+
+    async def extend(self, keeper: Keeper, ttl: float, until: float) -> None:
+        """Sends one extension to at least the ttl. What is wrong with the hold is raised before another error."""
+        self.raise_problem()
+        ttl, fence = max(self.ttl, ttl), self.named()
+        try:
+            answer = await keeper.extend(self.owner, ttl, fence, self.options, until)
+        except (NoReply, ServerError, SlockError) as error:
+            self.renew_at = now() + min(self.ttl / 10, _AGAIN if isinstance(error, NoReply) else self.ttl)
+            self.failed = explained(error)
+            self.raise_problem()
+            raise
+        if answer.number:
+            self.lengthen(answer.sent, ttl)
+        elif fence == self.named():  # else it was about another fence
+            self.lose("gone")
+        self.raise_problem()
+
+    def raise_problem(self) -> None:
+        problem = self.problem()
+        if problem is not None:
+            raise problem
+
+
+def is_abandoned(lease: Lease) -> bool:
+    return lease.alive is not None and lease.alive() is None
+
+
+def reference(target: object) -> Callable[[], Any]:
+    return weakref.ref(target)

@@ -1,165 +1,136 @@
-"""The options of a request and of `Locks`, their defaults and checks. Pure."""
+"""The options of requests, their defaults, and the checks before anything is sent."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import asyncio
+import os
+import socket
+import threading
+from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
-from typing import Any, TypedDict
+from functools import cache
+from typing import Any, Literal, TypedDict
 
-from slock_client._commands import READ, WRITE, Key, names_of, new_token, text_of
-from slock_client._durations import positive, seconds_of, ttl_ms
+Mode = Literal["write", "read"]
+Duration = float | timedelta
 
-DEFAULT_TTL = timedelta(seconds=10)
-DEFAULT_REPLICA_TIMEOUT = timedelta(seconds=1)
+LEAST_TTL = 0.002  # A hold counts as valid for a little more than 1 ms less than its ttl.
 
 
 class HoldOptions(TypedDict, total=False):
-    """The options of a hold. Those that are absent are as `Locks` has them.
+    """Those of `RequestOptions` that a hold has after its grant."""
 
-    - `ttl`: how long the hold lives without a renewal, at least 2 ms. By default 10 s.
-    - `renew`: whether the hold is renewed, after a third of its ttl each time. By default it is.
-    - `longest_lease`: the hold is renewed no longer than this after the grant, and is lost then. By default
-      it is renewed until it is released, or the process ends.
-    - `label`: the name under which hooks and errors report the hold. By default the first key.
-    - `on_lost`: a function that is called with the hold when it is lost. It must not block. It is an ordinary
-      function, also in asyncio.
-    """
-
-    ttl: timedelta
+    ttl: Duration
+    metadata: str
     renew: bool
-    longest_lease: timedelta
+    max_hold: Duration | None
+    at_least: Duration
+    min_replicas: int
+    replica_timeout: Duration
     label: str
-    on_lost: Callable[[Any], object]
 
 
 class RequestOptions(HoldOptions, total=False):
-    """The options of a request. Those that are absent are as `Locks` has them. Durations are `timedelta`.
+    """Durations are seconds, or a `timedelta`.
 
-    - `ttl`: how long the hold lives without a renewal, at least 2 ms. By default 10 s.
-    - `renew`: whether the hold is renewed, after a third of its ttl each time. By default it is.
-    - `longest_lease`: the hold is renewed no longer than this after the grant, and is lost then. By default
-      it is renewed until it is released, or the process ends.
-    - `label`: the name under which hooks and errors report the hold. By default the first key.
-    - `on_lost`: a function that is called with the hold when it is lost. It must not block. It is an ordinary
-      function, also in asyncio.
-    - `wait`: how long `acquire` waits at most; None: until the lock is granted; zero: it asks once.
-    - `metadata`: text that `SLOCK.INFO key FULL` shows beside the hold and the request.
-    - `token`: the owner's identity, for a hold that is to be handed over to a process that knows it
-      beforehand. By default each acquisition has one of its own, of 128 random bits. Two acquisitions of one
-      key by one given token are the program's own affair.
-    - `min_replicas`: the hold counts only when so many replicas have it. By default 0. Not for a quorum.
-    - `replica_timeout`: how long they have time for that. By default 1 s.
+    - `ttl`: how long a hold lives without a renewal, at least 2 ms. The server counts in milliseconds. Default: 10 s.
+    - `wait`: how long `acquire` waits at most. Without it, until the lock is granted. Zero sends the request once.
+    - `metadata`: a text of at most 1024 bytes that `SLOCK.INFO key FULL` shows with the hold and while it waits. The
+      default names the host, the process, and the thread or task.
+    - `renew`: whether the hold is renewed until it is released. Default: true.
+    - `max_hold`: the maximum hold time. Renewals and extensions cannot exceed it.
+    - `at_least`: the lock stays for so long after the grant, even if it is released earlier. It is for jobs that start
+      on several machines whose clocks differ, and must run once.
+    - `token`: the owner token, of 1 to 255 bytes. Without it each acquisition draws 128 random bits. Give all locks of
+      one task the same token, and the server refuses a wait that would be a deadlock. Two acquisitions of one key by
+      one token are one hold for the server. If a command without a reply arrives late, it may take the lock again for
+      its ttl: with a drawn token, the server refuses it.
+    - `min_replicas`, `replica_timeout`: a hold counts only if so many replicas acknowledge it within the timeout, at
+      the grant and at each renewal. Default: 0 and 1 s. A quorum ignores them.
+    - `label`: the name of the request for hooks and the log. Default: the first key.
     """
 
-    wait: timedelta | None
-    metadata: str
-    token: str
-    min_replicas: int
-    replica_timeout: timedelta
+    wait: Duration | None
+    token: str | None
 
 
 class ReadOptions(RequestOptions, total=False):
-    """The options of a request to read: those of `RequestOptions`, and:
-
-    - `limit`: at most so many readers at once. By default any number.
-    """
+    """Of a request for reading, also `limit`: at most so many readers at once, a semaphore. Give all requests for a key
+    the same limit."""
 
     limit: int
 
 
+def seconds(value: Duration, name: str) -> float:
+    """A duration in seconds. Raises `TypeError` or `ValueError`."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number of seconds or a timedelta, not {value!r}")
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name} must be a finite duration of 0 or more, not {value!r}")
+    return float(value)
+
+
 @dataclass(frozen=True)
 class Options:
-    """The options of a request, all of them. `RequestOptions` says what they mean."""
+    """The options of a request. Durations are in seconds."""
 
-    ttl: timedelta = DEFAULT_TTL
-    wait: timedelta | None = None
-    limit: int | None = None
+    ttl: float = 10.0
+    wait: float | None = None
     metadata: str | None = None
     renew: bool = True
-    longest_lease: timedelta | None = None
+    max_hold: float | None = None
+    at_least: float = 0.0
     token: str | None = None
     min_replicas: int = 0
-    replica_timeout: timedelta = DEFAULT_REPLICA_TIMEOUT
+    replica_timeout: float = 1.0
     label: str | None = None
-    on_lost: Callable[[Any], object] | None = None
+    limit: int | None = None
 
-    def __post_init__(self) -> None:
-        ttl_ms(self.ttl)
-        seconds_of("wait", self.wait)
-        if self.longest_lease is not None:
-            positive("longest_lease", self.longest_lease)
-        positive("replica_timeout", self.replica_timeout)
-        if self.limit is not None and self.limit < 1:
-            raise ValueError("limit must be above zero")
+    def change(self, options: dict[str, Any]) -> Options:
+        """These options with others in their place, all checked."""
+        if not options:
+            return self
+        for name in ("ttl", "wait", "max_hold", "at_least", "replica_timeout"):
+            if options.get(name) is not None:
+                options[name] = seconds(options[name], name)
+        changed = Options(**{**self.__dict__, **options})
+        changed._check()
+        return changed
+
+    def _check(self) -> None:
+        check_ttl(self.ttl)
+        if self.metadata is not None and len(self.metadata.encode()) > 1024:
+            raise ValueError(f"the metadata must have at most 1024 bytes, not {len(self.metadata.encode())}")
+        if self.token is not None and not 1 <= len(self.token.encode("utf-8", "surrogateescape")) <= 255:
+            raise ValueError(f"the owner token must have 1 to 255 bytes, not {self.token!r}")
         if self.min_replicas < 0:
-            raise ValueError("min_replicas must not be negative")
-        if self.on_lost is not None and not callable(self.on_lost):
-            raise TypeError("on_lost must be a function")
-        if is_async(self.on_lost):
-            raise TypeError("on_lost must be an ordinary function, not a coroutine function")
-
-    @cached_property
-    def ttl_ms(self) -> int:
-        return ttl_ms(self.ttl)
-
-    def changed(self, **options: Any) -> Options:
-        """These options with others in their place. An unknown name is a `TypeError`."""
-        return replace(self, **options) if options else self
+            raise ValueError(f"min_replicas must be 0 or more, not {self.min_replicas}")
+        if self.limit is not None and not 1 <= self.limit < 2**31:
+            raise ValueError(f"the limit must be 1 to {2**31 - 1}, not {self.limit}")
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The keys, the mode and the options of a request."""
-
-    keys: tuple[Key, ...]
-    mode: str
-    options: Options
-
-    def __post_init__(self) -> None:
-        if not self.keys:
-            raise ValueError("a request needs a key")
-        for key in self.keys:
-            if not isinstance(key, (str, bytes)):
-                raise TypeError(
-                    f"a key must be text or bytes, not {type(key).__name__}: "
-                    "give each key as an argument of its own"
-                )
-        if len(set(self.keys)) != len(self.keys):
-            raise ValueError("a key is named twice")
-        if self.mode not in (WRITE, READ):
-            raise ValueError("mode must be 'write' or 'read'")
-        if self.options.limit is not None and self.mode == WRITE:
-            raise ValueError("limit is for reading")
-
-    @cached_property
-    def names(self) -> str:
-        """The keys, for people to read."""
-        return names_of(self.keys)
-
-    @property
-    def given(self) -> bool:
-        """Whether the program gave the token."""
-        return self.options.token is not None
-
-    @cached_property
-    def label(self) -> str:
-        return text_of(self.keys[0]) if self.options.label is None else self.options.label
-
-    def new_token(self) -> str:
-        """The token of one use of the request."""
-        return self.options.token if self.options.token is not None else new_token()
+def check_ttl(ttl: float) -> None:
+    if ttl < LEAST_TTL:
+        raise ValueError(f"the ttl must be 2 ms or more, not {ttl:g} s")
 
 
-def is_async(function: object) -> bool:
-    """Whether it is a coroutine function, or an object that is called like one."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(type(function), "__call__", None)  # noqa: B004
-    )
+def check_keys(keys: tuple[str, ...]) -> None:
+    for key in keys:
+        if not isinstance(key, str):
+            raise TypeError(f"a key must be a str, not {key!r}")
+    if not 1 <= len(keys) <= 1024 or "" in keys:
+        raise ValueError(f"a request needs 1 to 1024 keys, none of them empty, not {keys!r}")
 
 
-def keys_of(keys: Key | Sequence[Key]) -> tuple[Key, ...]:
-    """One key or several, as a tuple."""
-    return (keys,) if isinstance(keys, (str, bytes)) else tuple(keys)
+def own_name() -> str:
+    """The metadata of a request that has none: where an operator finds the owner. It may change in a forked child."""
+    task = None if asyncio._get_running_loop() is None else asyncio.current_task()
+    name = threading.current_thread().name if task is None else task.get_name()
+    return f"{_process(os.getpid())} task={name}"[:256]
+
+
+@cache
+def _process(pid: int) -> str:
+    return f"host={socket.gethostname()} pid={pid}"

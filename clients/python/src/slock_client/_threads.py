@@ -1,168 +1,184 @@
-"""Threads, events and pauses for the rules; `asyncio/_tasks.py` has the same for tasks. It knows nothing of
-locks.
+"""The synchronous half: what the common coroutines await blocks the thread.
+
+A thread of the program can get an exception of a signal handler at any instruction. So all that it does here is an
+operation of C, such as to put something into a `SimpleQueue`. It starts no `Thread`: an exception in `Thread.start` may
+come out as another one.
 """
 
 from __future__ import annotations
 
-import math
+import _thread
+import atexit
+import logging
+import queue
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from slock_client._clock import now
-from slock_client._fork import track
-from slock_client.hooks import log
+from slock_client._transport import Call, Link, NoReply, Work, run
 
+_log = logging.getLogger("slock_client")
 T = TypeVar("T")
 
-Work = Callable[[], T]
+# A thread that is cancelled from outside notices it only when it wakes.
+_SLICE = 1.0
+_MOST_WORKERS = 16
+_IDLE_SECONDS = 10.0
+_EXIT_SECONDS = 1.0
+# More calls at once would only wait for each other. There is one more if none has ended for so many seconds, because
+# the server is slow, or a permit was lost with an exception of a signal handler.
+_CALLS_AT_ONCE, _LONG_CALL = 8, 1.0
 
-Mutex = threading.RLock
-
-sleep = time.sleep
-
-# A thread that waits looks up after so long, in seconds, and then after twice as long each time. In the main
-# thread Ctrl-C is seen at once.
-FIRST_LOOK = 0.05
-MOST_LOOK = 2.0
-
-# So many workers at most do what is limited.
-MOST_LIMITED = 32
+# The names are looked up when they are used: gevent may replace them after the import of this module.
 
 
-def current() -> object:
-    """The thread that asks. What else is under way in it cannot end before this call does."""
-    return threading.get_ident()
-
-
-def scope() -> object:
-    """What the connections belong to: the process."""
-    return None
-
-
-def is_over(scope: Any) -> bool:
-    return False
-
-
-def finish(scope: Any, work: Work[object]) -> None:
-    work()
-
-
-def wait_in_looks(wait: Callable[[float], bool], end: float = math.inf) -> bool:
-    """Calls `wait(seconds)` until it gives True, or until `end`: whether it has."""
-    look = FIRST_LOOK
-    while True:
-        if wait(max(0.0, min(look, end - now()))):
-            return True
-        if now() >= end:
-            return False
-        look = min(2 * look, MOST_LOOK)
-
-
-class Event:
-    """An event for threads. A signal handler may set it while its thread is inside."""
+class ThreadMailbox:
+    """A queue with one reader."""
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()  # with a lock that the same thread may take again
-        self._happened = False
+        self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.put = self._items.put
 
-    def set(self) -> None:
-        with self._condition:
-            self._happened = True
-            self._condition.notify_all()
-
-    def is_set(self) -> bool:
-        return self._happened
-
-    def wait(self, end: float) -> bool:
-        """Blocks until it has happened, or until `end`: whether it has."""
-
-        def happens(seconds: float) -> bool:
-            with self._condition:
-                return self._condition.wait_for(lambda: self._happened, seconds)
-
-        return self._happened or wait_in_looks(happens, end)
-
-
-class Workers:
-    """Threads of the library. They do not keep the process alive."""
-
-    def __init__(self, most: int | None = None) -> None:
-        """`most`: what is more than so many at once queues."""
-        self._most = most
-        self.after_fork()
-        track(self)
-
-    def after_fork(self) -> None:
-        self._changing = threading.RLock()
-        self._work: deque[tuple[Callable[[], object], str]] = deque()
-        self._threads = 0
-
-    def do(self, work: Callable[[], object], name: str = "worker") -> None:
-        """Does `work` in another thread, which has this name meanwhile."""
-        with self._changing:
-            if self._most is None or self._threads < self._most:
-                # First: there may be no more threads. It begins when the lock is free.
-                threading.Thread(target=self._run, name="slock worker", daemon=True).start()
-                self._threads += 1
-            self._work.append((work, name))
-
-    def _run(self) -> None:
+    async def get(self, timeout: float) -> Any:
+        end = time.monotonic() + timeout
         while True:
-            with self._changing:
-                if not self._work:
-                    self._threads -= 1
-                    return
-                work, name = self._work.popleft()
-            threading.current_thread().name = f"slock {name}"
+            left = end - time.monotonic()
             try:
-                work()
-            except BaseException:
-                log.exception("slock_client goes on after an error")
-            del work
+                return self._items.get(timeout=max(0.0, min(left, _SLICE)))
+            except queue.Empty:
+                if left <= _SLICE:
+                    return None
 
 
-_workers = Workers()
-_limited = Workers(MOST_LIMITED)
+class Threads:
+    """Threads for what goes on in the background. All of them are daemons, and end when they have long been idle."""
 
+    def __init__(self) -> None:
+        self._orders: queue.SimpleQueue[tuple[Callable[[], Work], bool]] = queue.SimpleQueue()
+        self._permit = deque([None])  # for the one thread that carries orders out
+        self._jobs: queue.SimpleQueue[Callable[[], Work]] = queue.SimpleQueue()
+        self._workers: set[int] = set()
+        self._idle: deque[None] = deque()  # one for each worker that waits, and that no job has been given to
+        self._calls: queue.SimpleQueue[int] = queue.SimpleQueue()  # permits
+        for number in range(_CALLS_AT_ONCE):
+            self._calls.put(number)
+        _all.add(self)
 
-def start(work: Work[object], name: str, *, limited: bool = False) -> None:
-    """Begins it in a thread of the library. `limited`: with others of its kind it may queue."""
-    (_limited if limited else _workers).do(work, name)
+    def mailbox(self) -> ThreadMailbox:
+        return ThreadMailbox()
 
+    def start(self, function: Callable[[], Work]) -> None:
+        self._order(function, False)
 
-def each(works: Sequence[Work[T]]) -> Iterator[tuple[int, T | BaseException]]:
-    """Does all at the same time: the number of each and its result, or its error, as they end.
+    def spawn(self, function: Callable[[], Work]) -> None:
+        self._order(function, True)
 
-    Who stops iterating leaves the others to end by themselves.
-    """
-    futures = [begun(work) for work in works]
-    left = set(futures)
-    while left:
-        wait_in_looks(lambda seconds: bool(wait(left, seconds, FIRST_COMPLETED).done))
-        for number, future in enumerate(futures):
-            if future in left and future.done():
-                left.discard(future)
-                yield number, future.exception() or future.result()
+    def _order(self, function: Callable[[], Work], is_job: bool) -> None:
+        self._orders.put((function, is_job))
+        if self._permit:
+            _thread.start_new_thread(self._carry_out, ())
 
-
-def ends(future: Future[T], end: float) -> bool:
-    """Blocks until it is done, or until `end`: whether it is."""
-    return wait_in_looks(lambda seconds: bool(wait([future], seconds).done), end)
-
-
-def begun(work: Work[T]) -> Future[T]:
-    """Of what a thread of the library does from now on."""
-    future: Future[T] = Future()
-
-    def do() -> None:
+    def _carry_out(self) -> None:
         try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
+            self._permit.pop()
+        except IndexError:
+            return  # another one runs
+        try:
+            while True:
+                function, is_job = self._orders.get(timeout=_IDLE_SECONDS)
+                if is_job:
+                    self._jobs.put(function)
+                    try:
+                        self._idle.pop()
+                    except IndexError:
+                        if len(self._workers) < _MOST_WORKERS:
+                            threading.Thread(target=self._work, name="slock-worker", daemon=True).start()
+                else:
+                    threading.Thread(target=_complete, args=(function,), name="slock", daemon=True).start()
+        except queue.Empty:
+            pass
+        finally:
+            self._permit.append(None)
+        if not self._orders.empty():  # one came after the last look
+            self._carry_out()
 
-    _workers.do(do)
-    return future
+    def _work(self) -> None:
+        me = threading.get_ident()
+        self._workers.add(me)
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                self._idle.append(None)
+                try:
+                    job = self._jobs.get(timeout=_IDLE_SECONDS)
+                except queue.Empty:
+                    try:
+                        self._idle.pop()
+                    except IndexError:
+                        continue  # a job comes for this thread
+                    self._workers.discard(me)
+                    return
+            _complete(job)
+
+    def is_busy(self) -> bool:
+        return not (self._orders.empty() and self._jobs.empty()) or len(self._workers) > len(self._idle)
+
+    async def apart(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if threading.current_thread().name.startswith("slock"):
+            return await function()
+        mailbox: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+        async def work() -> None:
+            try:
+                mailbox.put((await function(), None))
+            except Exception as error:
+                mailbox.put((None, error))
+
+        self.spawn(work)
+        result, error = mailbox.get()
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+
+    async def pause(self, duration: float) -> None:
+        time.sleep(max(0.0, duration))
+
+    async def call(self, link: Link, call: Call, until: float) -> list[Any]:
+        commands = [call.words, call.then] if call.then else [call.words]
+        permit = None
+        try:
+            try:
+                permit = self._calls.get(timeout=_LONG_CALL)
+            except queue.Empty:
+                permit = 0  # one more
+            return await link.send(call.key, commands)
+        finally:
+            if permit is not None:
+                self._calls.put(permit)
+
+
+def _complete(function: Callable[[], Work]) -> None:
+    try:
+        run(function)
+    except NoReply:
+        pass  # nobody waits for it
+    except Exception:
+        _log.exception("slock: a task in the background failed")
+
+
+_all: weakref.WeakSet[Threads] = weakref.WeakSet()
+
+
+@atexit.register
+def _finish() -> None:
+    """Lets the ends of acquisitions that are on their way reach the server."""
+    end = time.monotonic() + _EXIT_SECONDS
+    try:
+        while any(threads.is_busy() for threads in list(_all)) and time.monotonic() < end:
+            time.sleep(0.005)
+    except KeyboardInterrupt:
+        pass

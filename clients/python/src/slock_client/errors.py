@@ -1,54 +1,92 @@
-"""The errors of this library. All are `SlockError`; any other error is one of redis-py."""
+"""The errors of this library. Each survives pickling, so that it reaches the parent of a worker process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Reason = Literal["gone", "expired", "max hold", "closed"]
+
+
+@dataclass(frozen=True)
+class NodeReply:
+    """The reply of one node of a quorum. If `granted` is false and `error` is empty, others have the lock there."""
+
+    node: str
+    granted: bool
+    error: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.node}: {self.error or ('granted' if self.granted else 'refused')}"
 
 
 class SlockError(Exception):
-    """The base of all errors of this library."""
+    """The base of all errors of this library.
+
+    `keys` are the keys of the request, without the prefix. `holders` are texts about holders of a key, at most 10, when
+    a wait was over. `nodes` are the replies of the nodes of a quorum, in the order of the clients. The error of the
+    Redis client library, if there is one, is `__cause__`.
+    """
+
+    def __init__(
+        self, text: str, keys: Iterable[str] = (), holders: Sequence[str] = (), nodes: Sequence[NodeReply] = ()
+    ) -> None:
+        super().__init__(text)
+        self.text, self.keys, self.holders, self.nodes = text, tuple(keys), tuple(holders), tuple(nodes)
+        self._cause_text = ""
+
+    def __str__(self) -> str:
+        text = self.text
+        if self.keys:
+            text += f" (lock {', '.join(self.keys)})"
+        if self.holders:
+            text += f", held by {' and '.join(self.holders)}"
+        cause = self._told_cause()
+        if cause and cause not in text:
+            text += f": {cause}"
+        return "; ".join([text, *map(str, self.nodes)])
+
+    def _told_cause(self) -> str:
+        cause = self.__cause__
+        if cause is None:
+            return self._cause_text
+        text, of_system = str(cause) or type(cause).__name__, cause.__cause__ or cause.__context__
+        if isinstance(of_system, OSError) and of_system.errno:
+            reason = os.strerror(of_system.errno)
+            return text if reason in text else f"{text} ({reason})"
+        return text
+
+    def __reduce__(self) -> Any:
+        # The cause may be of a class that cannot be pickled: its text goes along.
+        return type(self), (self.text,), {**self.__dict__, "_cause_text": self._told_cause()}
 
 
 class TimedOutError(SlockError, TimeoutError):
-    """The call did not succeed within its limit. Where there was an error, it is the cause (`__cause__`)."""
+    """The server replied, and others held the lock until the wait was over. `holders` says who."""
 
-    answered = True
-    """Whether the server has answered at all: then another has the lock, else the server is out of reach."""
+
+class NoAnswerError(SlockError, ConnectionError):
+    """No reply came from the server within the limit, or none that decides."""
 
 
 class LostError(SlockError):
-    """The hold ended and nobody released it through this library: stop the work."""
+    """The hold ended, and nobody released it through this library. `reason` says why."""
 
-    def __init__(self, label: str, names: str, reason: str, cause: BaseException | None = None) -> None:
-        """`names` are the keys; `cause` is the error of the last renewal."""
-        explained = _REASONS.get(reason, reason)
-        told = f" ({cause})" if cause is not None and str(cause) else ""
-        super().__init__(f"the hold of {names} is lost: {explained}{told}")
-        self.__cause__ = cause
-        self.label = label
-        self.names = names
-        self.reason = reason
-        """`gone`, `expired` or `lease ended`."""
-
-
-_REASONS = {
-    "gone": "gone: the server says that the token does not hold it any more. It was deleted, or released "
-    "from elsewhere, or its ttl ended before a renewal arrived",
-    "expired": "expired: its ttl ended and no renewal was answered before",
-    "lease ended": "lease ended: `longest_lease` is over, or it is not known whether its block has ended",
-}
+    reason: Reason = "gone"
 
 
 class NotHeldError(SlockError):
-    """The token does not hold the lock, or the hold was released."""
+    """The owner token does not hold all the keys, for example because the hold was released."""
 
 
 class WrongModeError(SlockError):
-    """The token holds the lock in the other mode: upgrade or downgrade that hold."""
+    """The owner token holds the lock in the other mode."""
 
 
 class DeadlockError(SlockError):
-    """The wait would close a cycle of owners that wait for each other. The text names the cycle."""
+    """The wait would have closed a cycle of owners that wait for each other. The text names it."""
 
 
 class QueueFullError(SlockError):
@@ -56,38 +94,29 @@ class QueueFullError(SlockError):
 
 
 class RefusedError(SlockError):
-    """The server was told to refuse this token for a while, by `SLOCK.CANCEL … REFUSE`. Final.
-
-    A change of a hold's mode is refused too while another one goes on.
-    """
+    """The server refuses the owner token, because its acquisition has been ended."""
 
 
 class QuorumMissedError(SlockError):
-    """Fewer than the majority of the nodes granted or extended the lock."""
-
-    def __init__(self, text: str, answers: Mapping[str, str]) -> None:
-        told = ", ".join(f"{node}: {answer}" for node, answer in answers.items())
-        super().__init__(f"{text} ({told})")
-        self.answers = dict(answers)
-        """What each node answered, by its address."""
+    """Neither a majority of the nodes of a quorum granted the lock, nor a majority refused it. See `nodes`."""
 
 
 class TooFewReplicasError(SlockError):
-    """Fewer replicas than `min_replicas` have confirmed the hold in time. It has been released."""
-
-
-class ClosedError(SlockError):
-    """The `Locks` or `Quorum` was closed. An acquisition that ends so leaves no hold and no request."""
-
-    def __init__(self) -> None:
-        super().__init__("the locks have been closed")
+    """The lock was granted, but too few replicas acknowledged it. It has been released."""
 
 
 class ModuleNotLoadedError(SlockError):
-    """The server does not know the SLOCK commands."""
+    """The server does not know the commands of the module."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "the server does not have the SLOCK module: start it with `loadmodule /path/to/libslock.so` in "
-            "its configuration, or run `MODULE LOAD /path/to/libslock.so`"
-        )
+
+class ClosedError(SlockError):
+    """The `Locks` has been closed."""
+
+
+def outcome_of(error: BaseException) -> str:
+    """How an acquisition ended, for hooks and metrics."""
+    if isinstance(error, TimedOutError):
+        return "timed out"
+    if isinstance(error, SlockError):
+        return type(error).__name__.removesuffix("Error")
+    return "Other" if isinstance(error, Exception) else "cancelled"

@@ -1,72 +1,68 @@
-"""How a client asks again where the server does not wait for it."""
+"""Strategies of a quorum: the pauses between its attempts."""
 
 from __future__ import annotations
 
-import copy
-import itertools
 import random
-from collections.abc import Iterator
 from datetime import timedelta
 
-from slock_client._durations import positive
+from slock_client._options import seconds
 
 __all__ = ["Constant", "Exponential", "Once", "Strategy"]
 
 
 class Strategy:
-    """The base of the strategies. An object is not changed by its use and can be shared."""
+    """Gives the pause before each further attempt."""
 
-    _attempts: int | None = None
+    _most: int | None = None
 
     def limit(self, attempts: int) -> Strategy:
-        """The same strategy with at most so many further attempts after the first."""
-        if attempts < 0:
-            raise ValueError("attempts must not be negative")
-        limited = copy.copy(self)
-        limited._attempts = attempts
+        """The same pauses, for at most so many further attempts."""
+        limited = self._copy()
+        limited._most = attempts
         return limited
 
-    def pauses(self) -> Iterator[float]:
-        """The pauses of one acquisition, in seconds: before the second attempt, the third, and so on.
+    def pause(self, attempt: int) -> float | None:
+        """Seconds before the further attempt with this number, counted from 0. `None`: there is none."""
+        return None if self._most is not None and attempt >= self._most else self._pause(attempt)
 
-        When they end, no further attempt is made.
-        """
-        yield from itertools.islice(self._endless(), self._attempts)
+    def _copy(self) -> Strategy:
+        raise NotImplementedError
 
-    def _endless(self) -> Iterator[float]:
+    def _pause(self, attempt: int) -> float:
         raise NotImplementedError
 
 
-class Once(Strategy):
-    """Asks once, and not again."""
-
-    def _endless(self) -> Iterator[float]:
-        return iter(())
-
-
 class Constant(Strategy):
-    """Asks again after the same pause each time."""
+    """The same pause each time."""
 
-    def __init__(self, pause: timedelta) -> None:
-        self.pause = positive("pause", pause)
+    def __init__(self, pause: float | timedelta) -> None:
+        self._seconds = seconds(pause, "pause")
 
-    def _endless(self) -> Iterator[float]:
-        return itertools.repeat(self.pause.total_seconds())
+    def _copy(self) -> Strategy:
+        return Constant(self._seconds)
+
+    def _pause(self, attempt: int) -> float:
+        return self._seconds
 
 
 class Exponential(Strategy):
-    """Asks again after `first`, then after twice as long each time, up to `most`.
+    """Pauses that begin with `first` and double up to `most`. Each is shortened by a random part of up to a half, so
+    that contenders do not try in step."""
 
-    Each pause is shortened by chance, by up to a half, so that clients that were refused together do not ask
-    together again.
-    """
+    def __init__(self, first: float | timedelta, most: float | timedelta) -> None:
+        self._first, self._longest = seconds(first, "first"), seconds(most, "most")
 
-    def __init__(self, first: timedelta, most: timedelta) -> None:
-        self.first = positive("first", first)
-        self.most = positive("most", most)
+    def _copy(self) -> Strategy:
+        return Exponential(self._first, self._longest)
 
-    def _endless(self) -> Iterator[float]:
-        pause, most = self.first.total_seconds(), self.most.total_seconds()
-        while True:
-            yield min(pause, most) * random.uniform(0.5, 1)
-            pause = min(pause * 2, most)
+    def _pause(self, attempt: int) -> float:
+        return min(self._first * 2.0 ** min(attempt, 30), self._longest) * random.uniform(0.5, 1)
+
+
+class Once(Constant):
+    """No further attempt."""
+
+    _most = 0
+
+    def __init__(self) -> None:
+        super().__init__(0)

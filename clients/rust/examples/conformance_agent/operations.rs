@@ -1,156 +1,186 @@
 //! What each operation calls.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use redis::aio::ConnectionLike;
 use serde_json::{Value, json};
-use slock_client::Error;
+use slock_client::{Error, Locks, Quorum};
 
 use crate::fields::Fields;
-use crate::holds::{AnyHold, AnyView};
-use crate::requests::request;
-use crate::state::{Failed, Maker, Opened, State};
-use crate::{cost, open, throughput, work};
+use crate::place::{Kind, Place};
+use crate::state::{Events, Failed, Opened, State, granted};
+use crate::{speed, work};
 
-pub async fn run(state: Arc<State>, operation: Value) -> Result<Value, Failed> {
-    let name = operation.text("op").unwrap_or_default();
-    match name.as_str() {
-        "open" => open::locks(&state, &operation),
-        "open_quorum" => open::quorum(&state, &operation),
-        "acquire" => {
-            let hold: AnyHold = match opened(&state, &operation)?.maker {
-                Maker::Locks(locks) => request(&locks, &operation).acquire().await?.into(),
-                Maker::Quorum(quorum) => request(&quorum, &operation).acquire().await?.into(),
-            };
-            Ok(keep(&state, &operation, hold))
-        }
-        "try_acquire" => {
-            let hold = match opened(&state, &operation)?.maker {
-                Maker::Locks(locks) => request(&locks, &operation).try_acquire().await?.map(AnyHold::from),
-                Maker::Quorum(quorum) => request(&quorum, &operation).try_acquire().await?.map(AnyHold::from),
-            };
-            Ok(match hold {
-                Some(hold) => keep(&state, &operation, hold),
-                None => json!({ "refused": true }),
-            })
-        }
-        "adopt" => {
-            let hold: AnyHold = match opened(&state, &operation)?.maker {
-                Maker::Locks(locks) => request(&locks, &operation).adopt().await?.into(),
-                Maker::Quorum(quorum) => request(&quorum, &operation).adopt().await?.into(),
-            };
-            Ok(keep(&state, &operation, hold))
-        }
+pub async fn run(state: &State, operation: &Value) -> Result<Value, Failed> {
+    let opened = || state.opened(&operation.text("locks").unwrap_or_default());
+    let request = || opened().map(|opened| operation.request(&opened.locks));
+    let hold = operation.text("hold").unwrap_or_default();
+    Ok(match operation["op"].as_str().unwrap_or_default() {
+        "open" => open(state, operation, false).await?,
+        "open_quorum" => open(state, operation, true).await?,
+        "acquire" => state.keep(hold, request()?.acquire().await?),
+        "try_acquire" => match request()?.try_acquire().await? {
+            Some(granted) => state.keep(hold, granted),
+            None => json!({ "refused": true }),
+        },
+        "adopt" => state.keep(hold, request()?.adopt().await?),
         "block" => {
-            let sleep = tokio::time::sleep(operation.duration("work_ms").unwrap_or_default());
-            match opened(&state, &operation)?.maker {
-                Maker::Locks(locks) => request(&locks, &operation).run(|_| sleep).await?,
-                Maker::Quorum(quorum) => request(&quorum, &operation).run(|_| sleep).await?,
-            }
-            Ok(json!({}))
+            let work = operation.duration("work_ms").unwrap_or_default();
+            request()?.run(|_| tokio::time::sleep(work)).await?;
+            json!({})
         }
-        "hand_over" => {
-            let hold = state.take(&hold_name(&operation)).ok_or(Error::NotHeld)?;
-            hold.hand_over()?;
-            Ok(json!({}))
-        }
-        "info" => {
-            let locks = opened(&state, &operation)?.locks()?;
-            Ok(match locks.info(&operation.text("key").unwrap_or_default()).await? {
-                Some(info) => json!({
-                    "mode": info.mode.map_or("free".into(), |mode| mode.to_string()),
-                    "readers": info.readers,
-                    "waiters": info.waiters,
-                    "holders": info.holders.len(),
-                    "queue": info.queue.len(),
-                }),
-                None => json!({ "mode": "free", "readers": 0, "waiters": 0, "holders": 0, "queue": 0 }),
-            })
-        }
-        "queues" => {
-            let queues = opened(&state, &operation)?.locks()?.queues().await?;
-            Ok(json!({ "names": queues.into_iter().map(|queue| queue.key).collect::<Vec<_>>() }))
+        "detach" => {
+            state.hold(&hold)?.detach()?;
+            json!({})
         }
         "release" => {
-            let released = match state.take(&hold_name(&operation)) {
-                Some(hold) => hold.release().await?,
-                None => false,
-            };
-            Ok(json!({ "released": released }))
-        }
-        "release_token" => {
-            let keys = operation.texts("keys");
-            let token = operation.text("token").unwrap_or_default();
-            let released = match opened(&state, &operation)?.maker {
-                Maker::Locks(locks) => locks.release(keys, token).await?,
-                Maker::Quorum(quorum) => quorum.release(keys, token).await?,
-            };
-            Ok(json!({ "released": released }))
+            state.hold(&hold)?.release().await?;
+            json!({})
         }
         "extend" => {
-            let hold = view(&state, &operation)?;
-            hold.extend(operation.duration("ttl_ms").unwrap_or(Duration::from_secs(10))).await?;
-            Ok(json!({ "valid_ms": hold.valid_ms() }))
+            let view = state.hold(&hold)?;
+            view.extend(operation.duration("ttl_ms").unwrap_or(Duration::from_secs(10))).await?;
+            granted(&view)
         }
         "upgrade" => {
-            let hold = view(&state, &operation)?.one()?;
-            let fence = hold.upgrade(operation.duration("wait_ms")).await?;
-            Ok(json!({ "fence": fence, "mode": hold.mode().to_string() }))
+            let view = state.hold(&hold)?;
+            let fence = view.upgrade(operation.duration("wait_ms")).await?;
+            json!({ "fence": fence, "mode": view.mode().to_string() })
         }
         "downgrade" => {
-            let hold = view(&state, &operation)?.one()?;
-            let fence = hold.downgrade().await?;
-            Ok(json!({ "fence": fence, "mode": hold.mode().to_string() }))
+            let view = state.hold(&hold)?;
+            json!({ "fence": view.downgrade().await?, "mode": view.mode().to_string() })
         }
         "check" => {
-            view(&state, &operation)?.check()?;
-            Ok(json!({}))
+            state.hold(&hold)?.check()?;
+            json!({})
         }
-        "state" => Ok(view(&state, &operation)?.state()),
-        "await_lost" => {
-            let reason = view(&state, &operation)?.lost().await;
-            Ok(json!({ "reason": reason.to_string() }))
+        "state" => {
+            let view = state.hold(&hold)?;
+            let mut known = granted(&view);
+            known["mode"] = json!(view.mode().to_string());
+            known["keys"] = json!(view.keys());
+            known["metadata"] = json!(view.metadata());
+            known["lost"] = json!(view.is_lost());
+            known["reason"] = view.check().err().map_or(Value::Null, |error| reason(&error));
+            known
         }
-        "work" => work::count(&state, &operation).await,
-        "wait_many" => work::wait_many(&state, &operation).await,
-        "cost" => cost::measure(&state, &operation).await,
-        "pairs" => throughput::pairs(&state, &operation).await,
-        "handoffs" => throughput::handoffs(&state, &operation).await,
-        "tasks" => {
-            // The task of an operation that was just answered needs a moment to end.
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            let count = tokio::runtime::Handle::current().metrics().num_alive_tasks();
-            Ok(json!({ "count": count }))
+        "await_lost" => json!({ "reason": reason(&state.hold(&hold)?.lost().await) }),
+        "info" => info(&opened()?.locks, &operation.text("key").unwrap_or_default()).await?,
+        "queues" => {
+            let queues = opened()?.locks.queues().await?;
+            json!({ "names": queues.into_iter().map(|queue| queue.key).collect::<Vec<_>>() })
         }
-        "events" => {
-            let events = opened(&state, &operation)?.events.take();
-            Ok(json!({ "events": events }))
+        "release_token" => {
+            let token = operation.text("token").unwrap_or_default();
+            json!({ "released": opened()?.locks.release(operation.texts("keys"), token).await? })
+        }
+        "events" => json!({ "events": opened()?.events.take() }),
+        "close" if operation["release"] == true => {
+            opened()?.locks.close_and_release().await?;
+            json!({})
         }
         "close" => {
-            match opened(&state, &operation)?.maker {
-                Maker::Locks(locks) => locks.close().await,
-                Maker::Quorum(quorum) => quorum.close().await,
-            }
-            Ok(json!({}))
+            opened()?.locks.close().await;
+            json!({})
         }
-        other => Err(Failed::other(format!("no operation is called {other}"))),
+        "fill_pool" => work::fill_pool(&opened()?, operation).await?,
+        "raw" => json!({ "reply": raw(&opened()?.place, &operation.texts("command")).await }),
+        "work" => work::count(&opened()?, operation).await?,
+        "wait_many" => work::wait_many(&opened()?, operation).await?,
+        "cost" => speed::cost(&opened()?, operation).await?,
+        "pairs" => speed::pairs(&opened()?, operation).await?,
+        "handoffs" => speed::handoffs(&opened()?, operation).await?,
+        other => return Err(Failed::other(format!("unknown operation {other}"))),
+    })
+}
+
+fn reason(error: &Error) -> Value {
+    if let Error::Lost { reason, .. } = error { json!(reason.to_string()) } else { Value::Null }
+}
+
+async fn open(state: &State, operation: &Value, is_quorum: bool) -> Result<Value, Failed> {
+    let (mut place, events) = (Place::of(operation, |name| state.memory(name)), Events::default());
+    let mut builder = if is_quorum {
+        let mut quorum = Quorum::new(place.servers()?);
+        if let Some(timeout) = operation.duration("node_timeout_ms") {
+            quorum = quorum.node_timeout(timeout);
+        }
+        if let Some(factor) = operation["drift_factor"].as_f64() {
+            quorum = quorum.drift_factor(factor);
+        }
+        if let Some(poll) = operation.poll() {
+            quorum = quorum.poll(poll);
+        }
+        Locks::builder(quorum.fail_fast(operation["fail_fast"] == true))
+    } else {
+        Locks::builder(place.server().await?)
+    };
+    if let Some(prefix) = operation.text("prefix") {
+        builder = builder.prefix(prefix);
     }
+    if let Some(retry_for) = operation.duration("retry_for_ms") {
+        builder = builder.retry_for(retry_for);
+    }
+    if let Some(retry_wait_for) = operation.duration("retry_wait_for_ms") {
+        builder = builder.retry_wait_for(retry_wait_for);
+    }
+    let locks = builder.hooks(events.clone()).build();
+    state.open(operation.text("locks").unwrap_or_default(), Opened { locks, events, place });
+    Ok(json!({}))
 }
 
-pub fn opened(state: &State, operation: &Value) -> Result<Opened, Failed> {
-    state.opened(&operation.text("locks").unwrap_or_default())
+async fn info(locks: &Locks, key: &str) -> Result<Value, Failed> {
+    let Some(info) = locks.info(key).await? else {
+        let nobody: [String; 0] = [];
+        return Ok(json!({
+            "key": key, "mode": "free", "readers": 0, "waiters": 0, "holders": 0, "queue": 0, "tokens": nobody,
+        }));
+    };
+    Ok(json!({
+        "key": key,
+        "mode": info.mode.map_or("free".into(), |mode| mode.to_string()),
+        "readers": info.readers,
+        "waiters": info.waiters,
+        "holders": info.holders.len(),
+        "queue": info.queue.len(),
+        "tokens": info.holders.into_iter().map(|holder| holder.token).collect::<Vec<_>>(),
+    }))
 }
 
-fn hold_name(operation: &Value) -> String {
-    operation.text("hold").unwrap_or_default()
+/// Sends a command, and gives what the server did; an error is its text.
+async fn raw(place: &Place, words: &[String]) -> Value {
+    let mut command = redis::Cmd::new();
+    command.arg(words);
+    let reply = if let Kind::Memory(server) = &place.kind {
+        server.command(&words.iter().map(String::as_str).collect::<Vec<_>>())
+    } else {
+        match place.connect().await {
+            Ok(mut connection) => connection.req_packed_command(&command).await,
+            Err(error) => Err(error),
+        }
+    };
+    reply.and_then(redis::Value::extract_error).map_or_else(
+        |error| {
+            let code = error.code().unwrap_or_default();
+            json!(format!("{code} {}", error.detail().unwrap_or_default()))
+        },
+        json_of,
+    )
 }
 
-fn view(state: &State, operation: &Value) -> Result<AnyView, Failed> {
-    state.view(&hold_name(operation))
-}
-
-fn keep(state: &State, operation: &Value, hold: AnyHold) -> Value {
-    let answer = hold.view().granted();
-    state.keep(hold_name(operation), hold);
-    answer
+fn json_of(value: redis::Value) -> Value {
+    match value {
+        redis::Value::Nil => Value::Null,
+        redis::Value::Int(number) => json!(number),
+        redis::Value::Okay => json!("OK"),
+        redis::Value::BulkString(bytes) => json!(String::from_utf8_lossy(&bytes)),
+        redis::Value::SimpleString(text) => json!(text),
+        redis::Value::Array(values) => values.into_iter().map(json_of).collect(),
+        redis::Value::Map(pairs) => {
+            let name = |name| json_of(name).as_str().unwrap_or_default().to_owned();
+            Value::Object(pairs.into_iter().map(|(key, value)| (name(key), json_of(value))).collect())
+        }
+        other => json!(format!("{other:?}")),
+    }
 }

@@ -1,116 +1,111 @@
-//! What the driver has opened and acquired, by the names it gave.
+//! What the driver has opened and acquired, by the names that it gave.
 
 use std::collections::HashMap;
+use std::error::Error as _;
 use std::fmt::Display;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use slock_client::{Error, Hooks, Locks, Outcome, Quorum, Reason};
+use slock_client::testing::MemoryServer;
+use slock_client::{Error, Hold, Hooks, Locks, Reason};
 
-use crate::holds::{AnyHold, AnyView};
-
-use crate::raw::Place;
+use crate::place::Place;
 
 #[derive(Default)]
 pub struct State {
     opened: Mutex<HashMap<String, Opened>>,
-    held: Mutex<HashMap<String, Held>>,
-}
-
-#[derive(Clone)]
-pub enum Maker {
-    Locks(Locks),
-    Quorum(Quorum),
+    held: Mutex<HashMap<String, Arc<Hold>>>,
+    memory: Mutex<HashMap<String, MemoryServer>>,
 }
 
 #[derive(Clone)]
 pub struct Opened {
-    pub maker: Maker,
+    pub locks: Locks,
     pub events: Events,
     pub place: Place,
 }
 
-/// What is left of a hold when it was released is its view.
-struct Held {
-    view: AnyView,
-    hold: Option<AnyHold>,
+impl State {
+    pub fn open(&self, name: String, opened: Opened) {
+        self.opened.lock().unwrap().insert(name, opened);
+    }
+
+    pub fn opened(&self, name: &str) -> Result<Opened, Failed> {
+        let opened = self.opened.lock().unwrap().get(name).cloned();
+        opened.ok_or_else(|| Failed::other(format!("nothing is open as {name}")))
+    }
+
+    pub fn memory(&self, name: &str) -> MemoryServer {
+        self.memory.lock().unwrap().entry(name.to_owned()).or_default().clone()
+    }
+
+    pub fn keep(&self, name: String, hold: Hold) -> Value {
+        let granted = granted(&hold);
+        self.held.lock().unwrap().insert(name, Arc::new(hold));
+        granted
+    }
+
+    pub fn hold(&self, name: &str) -> Result<Arc<Hold>, Failed> {
+        let hold = self.held.lock().unwrap().get(name).cloned();
+        hold.ok_or_else(|| Failed::other(format!("no hold is called {name}")))
+    }
 }
 
-/// Hooks that note what they hear.
+pub fn granted(hold: &Hold) -> Value {
+    let remaining = u64::try_from(hold.remaining().as_millis()).unwrap_or(u64::MAX);
+    let mut granted = json!({ "token": hold.token(), "remaining_ms": remaining, "fence": hold.fence() });
+    if hold.fence() == 0 {
+        granted["fences"] = json!(hold.fences());
+    }
+    granted
+}
+
+/// Hooks that note what they are told.
 #[derive(Clone, Default)]
-pub struct Events(Arc<Mutex<Vec<Event>>>);
-
-struct Event {
-    name: &'static str,
-    label: String,
-    duration: Option<Duration>,
-    outcome: Option<String>,
-    reason: Option<Reason>,
-    error: Option<String>,
-}
+pub struct Events(Arc<Mutex<Vec<Value>>>);
 
 impl Events {
     pub fn take(&self) -> Vec<Value> {
-        let events = std::mem::take(&mut *self.0.lock().unwrap());
-        events.into_iter().map(Event::into_value).collect()
+        std::mem::take(&mut self.0.lock().unwrap())
     }
 
-    fn note(&self, event: Event) {
+    fn note(&self, event: Value) {
         self.0.lock().unwrap().push(event);
     }
 }
 
-impl Event {
-    fn new(name: &'static str, label: &str) -> Self {
-        Self { name, label: label.to_owned(), duration: None, outcome: None, reason: None, error: None }
-    }
-
-    fn into_value(self) -> Value {
-        let mut value = json!({ "event": self.name, "label": self.label });
-        if let Some(duration) = self.duration {
-            value["duration_ms"] = json!(duration.as_secs_f64() * 1000.0);
-        }
-        if let Some(outcome) = self.outcome {
-            value["outcome"] = json!(outcome);
-        }
-        if let Some(reason) = self.reason {
-            value["reason"] = json!(reason.to_string());
-        }
-        if let Some(error) = self.error {
-            value["error"] = json!(error);
-        }
-        value
-    }
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
 }
 
 impl Hooks for Events {
-    fn waited(&self, label: &str, duration: Duration, outcome: Outcome<'_>) {
-        let outcome = Some(outcome.to_string());
-        self.note(Event { duration: Some(duration), outcome, ..Event::new("waited", label) });
+    fn waited(&self, label: &str, duration: Duration, outcome: &str) {
+        let duration = milliseconds(duration);
+        self.note(json!({ "event": "waited", "label": label, "duration_ms": duration, "outcome": outcome }));
     }
 
     fn held(&self, label: &str, duration: Duration) {
-        self.note(Event { duration: Some(duration), ..Event::new("held", label) });
+        self.note(json!({ "event": "held", "label": label, "duration_ms": milliseconds(duration) }));
     }
 
-    fn lost(&self, label: &str, reason: Reason) {
-        self.note(Event { reason: Some(reason), ..Event::new("lost", label) });
+    fn lost(&self, label: &str, keys: &[String], reason: Reason) {
+        self.note(json!({ "event": "lost", "label": label, "keys": keys, "reason": reason.to_string() }));
     }
 
     fn renewal_failed(&self, label: &str, error: &Error) {
-        self.note(Event { error: Some(with_cause(error)), ..Event::new("renewal failed", label) });
+        self.note(json!({ "event": "renewal failed", "label": label, "error": whole(error) }));
     }
 
     fn release_failed(&self, label: &str, error: &Error) {
-        self.note(Event { error: Some(with_cause(error)), ..Event::new("release failed", label) });
+        self.note(json!({ "event": "release failed", "label": label, "error": whole(error) }));
     }
 }
 
-/// The text of the error and of its cause.
-fn with_cause(error: &Error) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
+/// The text of the error and of its source.
+fn whole(error: &Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
     }
 }
@@ -128,51 +123,13 @@ impl Failed {
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
-        let name = match &error {
-            Error::SeveralKeys | Error::InvalidArgument(_) | Error::Redis(_) => "Other",
-            error => error.name(),
-        };
-        Self { name: name.into(), text: with_cause(&error) }
+        let name = if let Error::Invalid(_) | Error::Redis(_) = error { "Other" } else { error.name() };
+        Self { name: name.into(), text: whole(&error) }
     }
 }
 
 impl From<redis::RedisError> for Failed {
     fn from(error: redis::RedisError) -> Self {
         Self::other(error)
-    }
-}
-
-impl Opened {
-    pub fn locks(self) -> Result<Locks, Failed> {
-        match self.maker {
-            Maker::Locks(locks) => Ok(locks),
-            Maker::Quorum(_) => Err(Failed::other("not for a quorum")),
-        }
-    }
-}
-
-impl State {
-    pub fn open(&self, name: String, opened: Opened) {
-        self.opened.lock().unwrap().insert(name, opened);
-    }
-
-    pub fn opened(&self, name: &str) -> Result<Opened, Failed> {
-        let opened = self.opened.lock().unwrap().get(name).cloned();
-        opened.ok_or_else(|| Failed::other(format!("nothing is open as {name}")))
-    }
-
-    pub fn keep(&self, name: String, hold: AnyHold) {
-        let held = Held { view: hold.view(), hold: Some(hold) };
-        self.held.lock().unwrap().insert(name, held);
-    }
-
-    pub fn view(&self, name: &str) -> Result<AnyView, Failed> {
-        let view = self.held.lock().unwrap().get(name).map(|held| held.view.clone());
-        view.ok_or_else(|| Failed::other(format!("no hold is called {name}")))
-    }
-
-    /// The hold itself, to be released; nothing when it was taken before.
-    pub fn take(&self, name: &str) -> Option<AnyHold> {
-        self.held.lock().unwrap().get_mut(name)?.hold.take()
     }
 }

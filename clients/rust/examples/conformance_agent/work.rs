@@ -2,102 +2,97 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use redis::cmd;
+use redis::{FromRedisValue, cmd};
 use serde_json::{Value, json};
-use slock_client::{Mode, Request};
+use slock_client::Request;
 use tokio::task::JoinSet;
 
 use crate::fields::Fields;
-use crate::operations::opened;
-use crate::raw::{Place, Raw};
-use crate::state::{Failed, State};
+use crate::place::Raw;
+use crate::state::{Failed, Opened};
 
-/// What one task does under the lock, and how many it saw inside.
+/// What one task does under the lock.
 #[derive(Clone)]
 struct Task {
     request: Request,
-    place: Place,
+    connection: Raw,
     counter: String,
     additions: u64,
-    limited: bool,
-    inside: Arc<AtomicU64>,
+    is_limited: bool,
+    most: Arc<AtomicU64>,
 }
 
-pub async fn count(state: &State, operation: &Value) -> Result<Value, Failed> {
-    let opened = opened(state, operation)?;
-    let mut request =
-        opened.clone().locks()?.request(operation.text("key").unwrap_or_default(), operation.mode());
-    if let Some(ttl) = operation.duration("ttl_ms") {
-        request = request.ttl(ttl);
-    }
-    let limit = operation.number("limit").filter(|_| operation.mode() == Mode::Read);
-    if let Some(limit) = limit {
-        request = request.limit(limit.try_into().expect("a small number"));
-    }
+pub async fn count(opened: &Opened, operation: &Value) -> Result<Value, Failed> {
     let task = Task {
-        request,
-        place: opened.place,
+        request: operation.request(&opened.locks),
+        connection: opened.place.connect().await?,
         counter: operation.text("counter").unwrap_or_default(),
         additions: operation.number("additions").unwrap_or(1),
-        limited: limit.is_some(),
-        inside: Arc::default(),
+        is_limited: operation.number("limit").is_some(),
+        most: Arc::default(),
     };
     let tasks = operation.number("tasks").unwrap_or(1);
-    let mut running = JoinSet::new();
-    for _ in 0..tasks {
-        running.spawn(task.clone().run());
-    }
-    let mut most = 0;
-    while let Some(ended) = running.join_next().await {
-        most = most.max(ended.map_err(Failed::other)??);
-    }
-    Ok(json!({ "done": tasks * task.additions, "most": most }))
+    all((0..tasks).map(|_| task.clone().run())).await?;
+    Ok(json!({ "done": tasks * task.additions, "most": task.most.load(Ordering::Relaxed) }))
 }
 
 impl Task {
-    async fn run(self) -> Result<u64, Failed> {
-        let mut raw = self.place.connect().await?;
-        let mut most = 0;
+    async fn run(mut self) -> Result<(), Failed> {
         for _ in 0..self.additions {
             let hold = self.request.acquire().await?;
-            let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
-            let seen = self.step(&mut raw).await;
-            self.inside.fetch_sub(1, Ordering::SeqCst);
-            most = most.max(seen?.unwrap_or(inside));
+            let inside = self.step().await;
+            self.most.fetch_max(inside?, Ordering::Relaxed);
             hold.release().await?;
         }
-        Ok(most)
+        Ok(())
     }
 
-    /// Gives how many are inside, where the server counts them.
-    async fn step(&self, raw: &mut Raw) -> Result<Option<u64>, Failed> {
-        if self.limited {
-            let inside = raw.ask(cmd("INCR").arg(&self.counter)).await?;
-            tokio::task::yield_now().await;
-            let _: i64 = raw.ask(cmd("DECR").arg(&self.counter)).await?;
-            return Ok(Some(inside));
+    async fn ask<T: FromRedisValue>(&mut self, command: &redis::Cmd) -> Result<T, Failed> {
+        Ok(command.query_async(&mut self.connection).await?)
+    }
+
+    async fn step(&mut self) -> Result<u64, Failed> {
+        let counter = self.counter.clone();
+        if self.is_limited {
+            let inside = self.ask(cmd("INCR").arg(&counter)).await?;
+            let _: i64 = self.ask(cmd("DECR").arg(&counter)).await?;
+            return Ok(inside);
         }
-        let before: Option<u64> = raw.ask(cmd("GET").arg(&self.counter)).await?;
-        let _: () = raw.ask(cmd("SET").arg(&self.counter).arg(before.unwrap_or(0) + 1)).await?;
-        Ok(None)
+        let before: Option<u64> = self.ask(cmd("GET").arg(&counter)).await?;
+        let () = self.ask(cmd("SET").arg(&counter).arg(before.unwrap_or(0) + 1)).await?;
+        Ok(1)
     }
 }
 
-pub async fn wait_many(state: &State, operation: &Value) -> Result<Value, Failed> {
-    let opened = opened(state, operation)?;
-    let mut request = opened.clone().locks()?.write(operation.text("key").unwrap_or_default());
-    if let Some(ttl) = operation.duration("ttl_ms") {
-        request = request.ttl(ttl);
-    }
-    let tasks = operation.number("tasks").unwrap_or(1);
-    let mut running = JoinSet::new();
-    for _ in 0..tasks {
+pub async fn wait_many(opened: &Opened, operation: &Value) -> Result<Value, Failed> {
+    let (request, tasks) = (operation.request(&opened.locks), operation.number("tasks").unwrap_or(1));
+    let waits = (0..tasks).map(|_| {
         let request = request.clone();
-        running.spawn(async move { request.acquire().await?.release().await });
-    }
+        async move { Ok(request.acquire().await?.release().await?) }
+    });
+    all(waits).await?;
+    Ok(json!({ "done": tasks }))
+}
+
+pub async fn all(
+    works: impl Iterator<Item = impl Future<Output = Result<(), Failed>> + Send + 'static>,
+) -> Result<(), Failed> {
+    let mut running: JoinSet<_> = works.collect();
     while let Some(ended) = running.join_next().await {
         ended.map_err(Failed::other)??;
     }
-    Ok(json!({ "done": tasks }))
+    Ok(())
+}
+
+/// Occupies the program's connection, if it has given one to the locks.
+pub async fn fill_pool(opened: &Opened, operation: &Value) -> Result<Value, Failed> {
+    if let Some(mut connection) = opened.place.given.clone() {
+        let seconds = operation.duration("ms").unwrap_or_default().as_secs_f64();
+        let command = cmd("BLPOP").arg("occupied").arg(seconds).take();
+        tokio::spawn(async move { drop(command.query_async::<redis::Value>(&mut connection).await) });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(json!({}))
 }

@@ -10,8 +10,8 @@ import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * The channels by which requests wait: one for a server, one for each slot in a cluster. Each acquisition has a ticket with a
- * secret tag, so that its messages reach it and nobody else can send one.
+ * The channels by which requests wait: one for a server, one for each slot in a cluster. Each copy of a request has a ticket with
+ * a secret tag, so that its message reaches it and nobody else can send one.
  */
 final class Listener {
   /** How long a channel may have no subscription on a server that replies. Then requests poll for a while. */
@@ -180,7 +180,9 @@ final class Listener {
   }
 
   synchronized void forget(Ticket ticket) {
-    tickets.remove(ticket.tag);
+    if (ticket != null) {
+      tickets.remove(ticket.tag);
+    }
   }
 
   /** Ends all subscriptions. */

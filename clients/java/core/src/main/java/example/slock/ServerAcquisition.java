@@ -48,11 +48,7 @@ final class ServerAcquisition extends Acquisition {
   @Override
   CompletableFuture<Grant> start() {
     CompletableFuture<Grant> result = super.start();
-    result.whenComplete((got, error) -> {
-      if (ticket != null) {
-        server.listener.forget(ticket);
-      }
-    });
+    result.whenComplete((got, error) -> server.listener.forget(ticket));
     return result;
   }
 
@@ -108,7 +104,9 @@ final class ServerAcquisition extends Acquisition {
       return ask(null);
     }
     Listener.Found channel = server.listener.channel(owner.keys().get(0), isWaiting);
-    if (channel.name() != null && ticket == null) {
+    if (channel.name() != null) {
+      // A message that is late may tell of a hold that ended before this copy is sent.
+      server.listener.forget(ticket);
       ticket = server.listener.ticket(owner.keys().get(0));
     }
     if (!channel.isNew()) {

@@ -1,0 +1,359 @@
+"""`Lock` in place of that of redis-py and valkey-py, in terms of `Locks`. DROP_IN.md has the differences."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, ParamSpec, TypeVar
+
+from slock_client import _sync
+from slock_client._block import Block, Exit, entered
+from slock_client._clock import now
+from slock_client._hold import HoldBase
+from slock_client._locks import LocksBase
+from slock_client._options import LEAST_TTL, Duration, Options, seconds
+from slock_client._protocol import Owner, word
+from slock_client._transport import Call, run
+from slock_client.asyncio import _asyncio
+from slock_client.errors import LostError, NoAnswerError, NotHeldError, TimedOutError
+
+_log = logging.getLogger("slock_client")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+_all: weakref.WeakKeyDictionary[Any, LocksBase] = weakref.WeakKeyDictionary()  # of each client, as long as it lives
+
+
+class _Owner:
+    """What a lock has acquired."""
+
+    token: bytes | None = None
+    hold: HoldBase | None = None  # it is renewed as long as this refers to it
+
+
+class _ThreadOwner(threading.local, _Owner):
+    """The same, for each thread. It goes with the thread."""
+
+
+class DropIn:
+    """What the locks of both halves and both libraries have in common."""
+
+    watchdog_ttl: ClassVar[Duration] = 10.0
+    """How long a lock without a `timeout` lives after its last renewal, in seconds. A subclass may change it."""
+
+    _kind: ClassVar[type[LocksBase]]
+    redis: Any  # the client
+    name: Any
+    timeout: float | None
+    blocking: bool
+    blocking_timeout: float | None
+    thread_local: bool
+    local: Any
+
+    def register_scripts(self) -> None:
+        """The last step of the library's `__init__`. The server has the commands, so there are no scripts."""
+        self.local = _ThreadOwner() if self.thread_local else _Owner()
+        self._blocks: list[Block] = []
+
+    @property
+    def fence(self) -> int | None:
+        """The fencing token, or `None` if the lock is not acquired. Each new hold has a greater one than all before:
+        send it with all that is written, and refuse lesser ones where it is stored."""
+        return None if self.local.hold is None else self.local.hold.fence
+
+    # --- the parts
+
+    def _locks(self) -> LocksBase:
+        client = self._client()
+        known = _all.get(client)
+        return known or _all.setdefault(client, self._kind(client))
+
+    @property
+    def _errors(self) -> Any:
+        """The exceptions of the library."""
+        return self._locks()._transports[0].library.exceptions  # type: ignore[attr-defined]
+
+    def _client(self) -> Any:
+        return getattr(self, "redis", None) or self.valkey  # type: ignore[attr-defined]
+
+    def _text(self, value: Any) -> str:
+        """The bytes that the client sends, as text of which the same bytes become."""
+        return bytes(self._client().get_encoder().encode(value)).decode("utf-8", "surrogateescape")
+
+    @property
+    def _key(self) -> str:
+        return self._text(self.name)
+
+    def _ttl(self) -> float:
+        """In seconds, cut to whole milliseconds as the library does it."""
+        ttl = int(self.timeout * 1000) / 1000 if self.timeout else seconds(self.watchdog_ttl, "watchdog_ttl")
+        if ttl < 0.001:
+            raise self._errors.ResponseError(f"{self._key}: the timeout of a lock must be a millisecond at least")
+        return max(ttl, LEAST_TTL)
+
+    async def _acquire(
+        self, blocking: bool | None, blocking_timeout: float | None, token: Any, alive: Callable[[], Any] | None
+    ) -> bool:
+        blocking = self.blocking if blocking is None else blocking
+        wait = self.blocking_timeout if blocking_timeout is None else blocking_timeout
+        is_try = not blocking or (wait is not None and wait <= 0)
+        options = Options(
+            ttl=self._ttl(),
+            wait=None if is_try else wait,
+            renew=not self.timeout,
+            token=None if token is None else self._text(token),
+        )
+        options.change({"ttl": options.ttl})
+        locks = self._locks()
+        try:
+            lease = await self._replied(locks._engine().acquire, (self._key,), "write", options, is_try)
+        except TimedOutError:
+            return False
+        if lease is None:
+            return False
+        self.local.hold = HoldBase(locks, lease, alive)
+        self.local.token = lease.owner.token.encode("utf-8", "surrogateescape")
+        return True
+
+    async def _locked(self) -> bool:
+        return (await self._replied(self._locks()._info, self._key)).mode != "free"
+
+    async def _owned(self) -> bool:
+        token = self.local.token
+        return token is not None and not self._is_lost() and await self._left(token) >= 0 and not self._is_lost()
+
+    def _is_lost(self) -> bool:
+        hold = self.local.hold
+        return hold is not None and not self.timeout and hold.lost
+
+    async def _left(self, token: bytes) -> int:
+        """How many milliseconds the token still holds the lock; negative: it does not."""
+        key = self._locks()._key(self._key)
+        return int(await self._replied(self._locks()._engine().query, Call(key, ("SLOCK.PTTL", word(key), token))))
+
+    async def _release(self, token: bytes) -> None:
+        """Releases what the token holds. It may be repeated after a cancellation."""
+        hold, locks = self.local.hold, self._locks()
+        try:
+            if hold is None or hold.token != self._text(token):
+                is_held = await self._replied(locks._release, self._key, self._text(token)) > 0
+            elif hold._lease.state == "over":
+                is_held = await self._replied(hold._keeper().end, hold._lease.owner, hold._lease.named(), 0)
+            else:
+                await self._replied(hold._release)
+                is_held = True
+        except LostError as loss:
+            raise self._not_owned("release") from loss
+        except NotHeldError:
+            is_held = False
+        if not is_held:
+            raise self._not_owned("release")
+
+    async def _set_ttl(self, ttl: float, verb: str) -> None:
+        """As the library does it, also to less. A time to live that comes to nothing ends the hold."""
+        hold, token, locks = self.local.hold, self.local.token, self._locks()
+        owner, fence = Owner((self._key,), locks._settings.prefix, self._text(token)), 0
+        lease = None if hold is None else hold._lease
+        if lease is not None:
+            fence = lease.fence
+            lease.until = min(lease.until, now() + ttl)
+        engine = locks._engine()
+        call = owner.end(fence) if ttl < 0.001 else owner.extend(ttl, fence, only_lengthens=False)
+        answer = await self._replied(engine.servers[0].ask, (self._key,), locks._limits.retry_for, call)
+        if not answer.number and (ttl >= 0.001 or answer.copies == 1):
+            raise self._not_owned(verb)
+        if lease is not None:
+            lease.until = answer.sent + ttl - ttl / 1000 - 0.001
+
+    async def _extend(self, additional_time: float, replace_ttl: bool) -> None:
+        self._check_timeout("extend")
+        ttl = int(additional_time * 1000) / 1000
+        if not replace_ttl:
+            left = await self._left(self.local.token)
+            if left < 0:
+                raise self._not_owned("extend")
+            ttl += left / 1000
+        await self._set_ttl(ttl, "extend")
+
+    async def _reacquire(self) -> None:
+        self._check_timeout("reacquire")
+        await self._set_ttl(self._ttl(), "reacquire")
+
+    def _check_timeout(self, verb: str) -> None:
+        if not self.timeout:
+            raise self._error(f"Cannot {verb} a lock with no timeout")
+
+    def _disown(self) -> None:
+        self.local.token = self.local.hold = None
+
+    def _error(self, text: str, kind: str = "LockError") -> Exception:
+        error = getattr(self._errors, kind)(text)
+        error.lock_name = self.name
+        return error  # type: ignore[no-any-return]
+
+    def _not_owned(self, verb: str) -> Exception:
+        return self._error(f"Cannot {verb} a lock that's no longer owned", "LockNotOwnedError")
+
+    async def _replied(self, work: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs) -> T:
+        """The result of the work. If there was no reply, it raises the error of the library."""
+        try:
+            return await work(*arguments, **named)
+        except NoAnswerError as error:
+            cause = error.__cause__
+            if cause is not None and isinstance(cause, (self._errors.ConnectionError, self._errors.TimeoutError)):
+                raise cause from error
+            raise self._errors.TimeoutError(str(error)) from error
+
+    def _check_acquired(self) -> bytes:
+        token: bytes | None = self.local.token
+        if token is None:
+            raise self._error("Cannot release a lock that's not owned or is already unlocked.")
+        return token
+
+    def _check_entered(self, is_acquired: bool) -> None:
+        if not is_acquired:
+            raise self._error("Unable to acquire lock within the time specified")
+
+    def _raises(self, error: BaseException) -> bool:
+        """Whether it is an error that the lock is no longer owned when a block ends."""
+        if getattr(self, "raise_on_release_error", True):
+            return True
+        if not isinstance(error.__cause__, LostError):  # a loss is logged anyway
+            _log.warning("slock: a lock was released before its block ended (lock %s)", self._key)
+        return False
+
+
+class SyncDropIn(DropIn):
+    """The synchronous half."""
+
+    _kind = _sync.Locks
+
+    def acquire(
+        self,
+        sleep: float | None = None,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        token: Any = None,
+    ) -> bool:
+        """Acquires the lock. `True` when it has it, `False` when another has it and the wait is over.
+
+        With `blocking` it waits in the server's queue for its turn: for at most `blocking_timeout` seconds, or without
+        limit. `sleep` is not used. `token` identifies the owner: text or bytes, 1 to 255 bytes; with the token that has
+        the lock already, the answer is `True`.
+        """
+        return run(self._acquire, blocking, blocking_timeout, token, None)
+
+    def do_acquire(self, token: Any) -> bool:
+        """Sends the request once. A part of `acquire` in the library, for subclasses."""
+        return run(self._acquire, False, None, token, None)
+
+    def locked(self) -> bool:
+        """Whether somebody has the lock."""
+        return run(self._locked)
+
+    def owned(self) -> bool:
+        """Whether this thread has it by this lock."""
+        return run(self._owned)
+
+    def release(self) -> None:
+        """Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned."""
+        try:
+            self.do_release(self._check_acquired())
+        finally:
+            self._disown()
+
+    def do_release(self, expected_token: Any) -> None:
+        run(self._release, expected_token)
+
+    def do_extend(self, additional_time: float, replace_ttl: bool) -> Any:
+        run(self._extend, additional_time, replace_ttl)
+        return True
+
+    def do_reacquire(self) -> Any:
+        run(self._reacquire)
+        return True
+
+    def __enter__(self) -> Any:
+        block = entered(self)
+        block.hold = self
+        self._check_entered(run(self._acquire, None, None, None, block.alive))
+        return self
+
+    def _left_block(self, block: Block, *_: object) -> None:
+        try:
+            self.release()
+        except self._errors.LockError as error:
+            if self._raises(error):
+                raise
+
+    __exit__ = Exit(_left_block)
+
+
+class AsyncDropIn(DropIn):
+    """The asyncio half."""
+
+    _kind = _asyncio.Locks
+
+    async def acquire(
+        self, blocking: bool | None = None, blocking_timeout: float | None = None, token: Any = None
+    ) -> bool:
+        """Acquires the lock. `True` when it has it, `False` when another has it and the wait is over.
+
+        With `blocking` it waits in the server's queue for its turn: for at most `blocking_timeout` seconds, or without
+        limit. `token` identifies the owner: text or bytes, 1 to 255 bytes; with the token that has the lock already,
+        the answer is `True`. A cancellation leaves neither a hold nor a request.
+        """
+        return await self._acquire(blocking, blocking_timeout, token, None)
+
+    async def do_acquire(self, token: Any) -> bool:
+        """Sends the request once. A part of `acquire` in the library, for subclasses."""
+        return await self._acquire(False, None, token, None)
+
+    async def locked(self) -> bool:
+        """Whether somebody has the lock."""
+        return await self._locked()
+
+    async def owned(self) -> bool:
+        """Whether this thread has it by this lock."""
+        return await self._owned()
+
+    async def release(self) -> None:
+        """Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned. When it
+        is cancelled, it may be called again."""
+        try:
+            await self.do_release(self._check_acquired())
+        except Exception:
+            self._disown()
+            raise
+        self._disown()
+
+    async def do_release(self, expected_token: Any) -> None:
+        await self._release(expected_token)
+
+    async def do_extend(self, additional_time: float, replace_ttl: bool) -> Any:
+        await self._extend(additional_time, replace_ttl)
+        return True
+
+    async def do_reacquire(self) -> Any:
+        await self._reacquire()
+        return True
+
+    def __aenter__(self) -> Any:
+        return self._begin_block(entered(self))
+
+    async def _begin_block(self, block: Block) -> Any:
+        block.hold = self
+        self._check_entered(await self._acquire(None, None, None, block.alive))
+        return self
+
+    async def _left_block(self, block: Block, *_: object) -> None:
+        try:
+            await self.release()
+        except self._errors.LockError as error:
+            if self._raises(error):
+                raise
+
+    __aexit__ = Exit(_left_block)

@@ -1,0 +1,164 @@
+"""What holds of both halves have in common."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Protocol
+
+from slock_client._acquisition import Limits
+from slock_client._clock import now
+from slock_client._engine import Engine
+from slock_client._lease import Keeper, Lease, reference
+from slock_client._mode import Downgrade, Upgrade
+from slock_client._options import Duration, Mode, check_ttl, seconds
+from slock_client._quorum import Votes
+from slock_client.errors import LostError, NoAnswerError, NotHeldError, QuorumMissedError, Reason, TimedOutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class Home(Protocol):
+    """The `Locks` of a hold."""
+
+    _limits: Limits
+
+    def _engine(self) -> Engine: ...
+
+
+class HoldBase:
+    """A lock that was granted. All methods may be called by several threads or tasks at once."""
+
+    __slots__ = ("__weakref__", "_home", "_lease")
+
+    def __init__(self, home: Home, lease: Lease, alive: Callable[[], Any] | None = None) -> None:
+        self._home, self._lease = home, lease
+        # From now on it is renewed: as long as somebody has this object, or `alive` gives something.
+        lease.alive = reference(self) if alive is None else alive
+
+    @property
+    def token(self) -> str:
+        """The owner token. Another process may adopt or release the lock by it."""
+        return self._lease.owner.token
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys, without the prefix."""
+        return self._lease.owner.names
+
+    @property
+    def mode(self) -> Mode:
+        return self._lease.mode
+
+    @property
+    def metadata(self) -> str:
+        """The text that `SLOCK.INFO` shows."""
+        return self._lease.metadata
+
+    @property
+    def label(self) -> str:
+        return self._lease.label
+
+    @property
+    def fence(self) -> int:
+        """The fencing token. Each new hold has a greater one than all before on its server: send it with all that is
+        written, and refuse lesser ones where it is stored. It is 0 for a hold of a quorum."""
+        return self._lease.fence
+
+    @property
+    def fences(self) -> list[int]:
+        """The fencing tokens of the nodes of a quorum, in the order of the clients, and 0 for a node that gave none.
+        Those of different servers cannot be compared. Without a quorum it is the one `fence`."""
+        keeper = self._lease.keeper
+        return keeper.fences if isinstance(keeper, Votes) else [self.fence]
+
+    @property
+    def remaining(self) -> float:
+        """For how many seconds the hold is certainly there if nobody deletes its keys. A renewal makes it longer."""
+        return max(0.0, self._lease.last - now())
+
+    @property
+    def lost(self) -> bool:
+        return isinstance(self._lease.problem(), LostError)
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why the hold was lost: `gone` (the server says that the token does not hold the keys any more), `expired` (no
+        renewal succeeded in time), `max hold`, or `closed` (the `Locks` was closed before). `None`: it was not."""
+        return self._lease.reason if self.lost else None
+
+    def check(self) -> None:
+        """Raises `LostError` if the hold was lost, and `NotHeldError` if it was released or detached. It sends
+        nothing. Call it before each step that matters."""
+        self._lease.raise_problem()
+
+    def detach(self) -> None:
+        """Ends the hold here without releasing it, for another process that adopts it by its token. It sends
+        nothing."""
+        self._lease.finish()
+
+    async def _release(self) -> None:
+        lease = self._lease
+        lease.finish()
+        after = lease.granted + lease.options.at_least - now() if lease.options.at_least else 0.0
+        try:
+            was_held = await self._keeper().end(lease.owner, lease.named(), after)
+        except (NoAnswerError, QuorumMissedError, TimedOutError) as error:
+            lease.report.release_failed(lease.context, lease.label, lease.owner.names, error)
+            raise
+        if not was_held:
+            raise lease.find_gone()
+
+    async def _leave(self, has_failed: bool) -> None:
+        """The end of a block: finished work is a success, and an error of the work is not replaced."""
+        if self._lease.pid != os.getpid():
+            return  # the hold is that of the parent, and goes on there
+        try:
+            await self._release()
+        except (NotHeldError, NoAnswerError, QuorumMissedError, TimedOutError):
+            pass
+        except LostError:
+            if not has_failed:
+                raise
+
+    def _keeper(self) -> Keeper:
+        return self._lease.keeper.over(self._home._engine().servers)
+
+    async def _extend(self, ttl: Duration) -> None:
+        ttl, lease = seconds(ttl, "ttl"), self._lease
+        check_ttl(ttl)
+        engine = self._home._engine()
+        engine.check_open()
+
+        async def send(until: float) -> None:
+            await lease.extend(self._keeper(), ttl, min(until, max(now() + 0.001, lease.last)))
+
+        await engine.servers[0].repeat(lease.owner.names, self._home._limits.retry_for, send)
+
+    async def _change(self, to: Mode, wait: Duration | None) -> None:
+        engine = self._home._engine()
+        if isinstance(self._lease.keeper, Votes):
+            raise ValueError("the mode changes for one key on one server")
+        server = engine.servers[0]
+        if to == "read":
+            await Downgrade(self._lease, server).run()
+        else:
+            limit = None if wait is None else seconds(wait, "wait")
+            await Upgrade(self._lease, server, self._home._limits, limit).run()
+
+    async def _wait_lost(self, timeout: Duration | None) -> bool:
+        lease, engine = self._lease, self._home._engine()
+        mailbox = engine.io.mailbox()
+        end = float("inf") if timeout is None else now() + seconds(timeout, "timeout")
+
+        def notice() -> None:
+            mailbox.put(None)
+
+        lease.watchers.append(notice)
+        try:
+            while lease.problem() is None and now() < end:
+                await mailbox.get(min(1.0, end - now(), max(0.0, lease.last - now()) + 0.001))
+        finally:
+            lease.watchers.remove(notice)
+        return lease.state == "lost"

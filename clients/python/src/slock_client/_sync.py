@@ -1,0 +1,176 @@
+"""The classes of the synchronous half."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from slock_client._block import Block, Exit, entered
+from slock_client._engine import Engine
+from slock_client._hold import HoldBase
+from slock_client._locks import LocksBase, QuorumBase, RequestBase
+from slock_client._options import Duration, HoldOptions, Mode, ReadOptions, RequestOptions
+from slock_client._threads import Threads
+from slock_client._transport import run
+from slock_client.errors import NotHeldError
+from slock_client.info import LockInfo, Queue
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Locks(LocksBase):
+    """What a program asks for locks: make one for the program. Threads may share it, and forked children may use it.
+
+    `client` is a `Redis` or `RedisCluster` of redis-py or valkey-py, or a client of Sentinel (`master_for`). It stays
+    the program's. `prefix` is put before each key that is sent. `retry_for` is how long a call goes on while no reply
+    comes at all, `retry_wait_for` how long a request that waits survives an outage. All other options are the defaults
+    of requests: see `RequestOptions`. It sends nothing.
+    """
+
+    def _engine(self) -> Engine:
+        pid = os.getpid()
+        return self._engines.get(pid) or self._made(pid, Threads)
+
+    def __enter__(self) -> Locks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write(self, *keys: str, **options: Unpack[RequestOptions]) -> Request:
+        """A request for the lock of all keys, or of none, as the one writer. It sends nothing."""
+        return Request(self, keys, "write", self._defaults.change(dict(options)))
+
+    def read(self, *keys: str, **options: Unpack[ReadOptions]) -> Request:
+        """A request for the lock of all keys, or of none, as a reader. It sends nothing."""
+        return Request(self, keys, "read", self._defaults.change(dict(options)))
+
+    def adopt(
+        self, keys: str | Iterable[str], token: str, mode: Mode = "write", **options: Unpack[HoldOptions]
+    ) -> Hold:
+        """Makes a hold of an owner token that another process took and detached, and renews it from now on. Raises
+        `NotHeldError` if the token does not hold all keys in the mode."""
+        return Hold(self, run(self._adopt, keys, token, mode, dict(options)))
+
+    def release(self, keys: str | Iterable[str], token: str) -> int:
+        """Releases what an owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on
+        how many nodes of a quorum. It is for a token that another process took; a hold has `release`."""
+        return run(self._release, keys, token)
+
+    def info(self, key: str) -> LockInfo:
+        """Who holds the lock of the key and who waits for it, all of them."""
+        return run(self._info, key)
+
+    def queues(self) -> list[Queue]:
+        """The locks that are waited for whose names begin with the prefix, on all nodes, the longest wait first."""
+        return run(self._queues)
+
+    def close(self, release: bool = False) -> None:
+        """Ends the waits and the renewals. They, and all later calls except `Hold.release`, raise `ClosedError`.
+
+        Holds are lost at the end of their ttl, and may still be released. With `release` all of this process are
+        released now. What is on its way is waited for, for at most the time of `retry_for`.
+        """
+        engine = self._engine()
+        if release:
+            for lease in list(engine.watchdog.holds):
+                with contextlib.suppress(NotHeldError):
+                    Hold(self, lease).release()
+        self._begin_close()
+        run(engine.close)
+
+
+class Quorum(QuorumBase, Locks):
+    __doc__ = QuorumBase.__doc__
+
+
+def _left(_: object, block: Block, kind: object = None, *__: object) -> None:
+    run(block.hold._leave, kind is not None)
+
+
+class Hold(HoldBase):
+    """A lock that was granted. It is renewed as long as the program refers to it, and until it is released. All methods
+    may be called by several threads at once. `with hold:` is a block that releases it at its end."""
+
+    __slots__ = ("_blocks",)
+
+    def release(self) -> None:
+        """Raises `LostError` if the hold was lost, and `NotHeldError` if it was released or detached before. Without a
+        reply for `retry_for` it raises `NoAnswerError`, and goes on in the background. In any case nothing renews the
+        hold any more."""
+        run(self._release)
+
+    def extend(self, ttl: Duration) -> None:
+        """Lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals use
+        the longest ttl that was asked for."""
+        run(self._extend, ttl)
+
+    def upgrade(self, wait: Duration | None = None) -> None:
+        """Makes a reader the writer, in one step, with a new fence. It waits until the other readers have left, for at
+        most `wait`. Raises `DeadlockError` if another reader waits for its upgrade already. It works for one key on one
+        server. If it ends without a reply, the hold is still valid; `mode` tells later what became of it."""
+        run(self._change, "write", wait)
+
+    def downgrade(self) -> None:
+        """Makes the writer a reader, in one step, with a new fence and no writer in between. The hold counts as a
+        reader's from the first attempt on. It works for one key on one server."""
+        run(self._change, "read", None)
+
+    def wait_lost(self, timeout: Duration | None = None) -> bool:
+        """Waits until the hold is lost or released, or for the time. Tells whether it was lost."""
+        return run(self._wait_lost, timeout)
+
+    def __enter__(self) -> Hold:
+        self._blocks: list[Block] = []
+        block = entered(self)
+        block.hold = self
+        if block.alive is not None:
+            self._lease.alive = block.alive
+        return self
+
+    __exit__ = Exit(_left)
+
+
+class Request(RequestBase):
+    """What is wanted: keys, a mode and options. It may be used many times, and by several threads at once.
+
+    `with request as hold:` acquires, works and releases. If the hold was lost meanwhile, the block ends with
+    `LostError`, unless the work has raised an error. `@request` does the same around each call of a function.
+    """
+
+    def acquire(self) -> Hold:
+        """Waits until the lock is granted, at most for `wait`. Raises `TimedOutError` if others had it until then, and
+        `NoAnswerError` if no reply came: for `retry_for` if there never was one, else for `retry_wait_for`. If it
+        fails, it leaves neither a hold nor a place in the queue."""
+        return Hold(self._locks, run(self._acquire))
+
+    def try_acquire(self) -> Hold | None:
+        """Sends the request once. `None` if others hold the lock or wait for it."""
+        lease = run(self._try)
+        return None if lease is None else Hold(self._locks, lease)
+
+    def __enter__(self) -> Hold:
+        block = entered(self)
+        block.hold = Hold(self._locks, run(self._acquire), block.alive)
+        return block.hold  # type: ignore[no-any-return]
+
+    __exit__ = Exit(_left)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise TypeError(f"{function.__qualname__} works after its call has returned: use a block in it")
+
+        @wraps(function)
+        def under_the_lock(*arguments: P.args, **named: P.kwargs) -> R:
+            with self:
+                return function(*arguments, **named)
+
+        return under_the_lock

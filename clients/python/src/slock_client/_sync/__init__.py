@@ -1,1 +1,0 @@
-"""The synchronous half, made by scripts/synchronous.py."""

@@ -1,0 +1,125 @@
+"""What is asked of a Redis client library, and of threads or tasks.
+
+The rules of locks are written once, as coroutines. In the asyncio half they are awaited. In the synchronous half what
+they await blocks the thread and never suspends them, so that `run` completes a coroutine by one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Command = tuple[Any, ...]
+Work = Coroutine[Any, Any, None]
+
+
+def run(function: Callable[P, Coroutine[Any, Any, T]], *arguments: P.args, **named: P.kwargs) -> T:
+    """Completes a coroutine of the synchronous half.
+
+    It is made here, because one that is dropped before its first step warns of that. In the warning an exception of a
+    signal handler would get lost.
+    """
+    try:
+        function(*arguments, **named).send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    raise RuntimeError("the synchronous half has suspended a coroutine")
+
+
+class NoReply(Exception):
+    """No reply came, and the command may succeed if it is sent again. The cause is the error of the client library."""
+
+
+class ServerError(Exception):
+    """An error reply of the server. The cause is the error of the client library."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.code = text.partition(" ")[0]
+
+
+class Call(NamedTuple):
+    """A command, and one that follows it over the same connection, if it is not empty.
+
+    `key` tells which primary has to have the command. If it is `None`, each primary gets it, and the reply is a list.
+    """
+
+    key: str | None
+    words: Command
+    then: Command = ()
+
+
+class Mailbox(Protocol):
+    """A queue with one reader. `put` may be called by any thread."""
+
+    def put(self, item: Any) -> None: ...
+
+    async def get(self, timeout: float) -> Any:
+        """The next item, or `None` after so many seconds."""
+        ...
+
+
+class Runtime(Protocol):
+    """Threads, or the tasks of one event loop."""
+
+    def mailbox(self) -> Mailbox: ...
+
+    def start(self, function: Callable[[], Work]) -> None:
+        """Runs a coroutine function that may run for long, in the background."""
+        ...
+
+    def spawn(self, function: Callable[[], Work]) -> None:
+        """Runs a coroutine function that takes seconds at most, in the background, perhaps after others."""
+        ...
+
+    async def apart(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Runs a coroutine function where no exception of a signal handler can come, and gives its result."""
+        ...
+
+    async def pause(self, duration: float) -> None: ...
+
+    async def call(self, link: Link, call: Call, until: float) -> list[Any]:
+        """The replies to the command and to the one that follows. A reply may be a `ServerError`. Raises `NoReply`."""
+        ...
+
+
+class Link(Protocol):
+    """Connections of one process or event loop to one server, to the servers behind Sentinels, or to a cluster."""
+
+    batch: int  # how many commands may go together
+    lanes: int  # how many batches may be under way
+
+    async def send(self, key: str | None, commands: list[Command]) -> list[Any]:
+        """The replies to commands for the primary that has the key; some may be a `ServerError`. Raises `NoReply`."""
+        ...
+
+    async def listen(self, channel: str, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
+        """Subscribes to a channel on the primary that has its slot. Does not wait for the server's confirmation.
+
+        Calls `changed` when the server has confirmed the subscription, and when a message may have been missed.
+        """
+        ...
+
+    def leave(self, channel: str) -> None:
+        """Ends the subscription, if there is one."""
+        ...
+
+    def follow(self, is_wanted: bool) -> None:
+        """With Sentinel: whether another primary has to be noticed at once."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    """A Redis client library, as `Locks` uses it."""
+
+    name: str  # the address, for texts of errors
+    is_cluster: bool
+    has_failover: bool  # whether another server can take over while the former one still replies, as with Sentinel
+
+    def link(self, io: Runtime, switched: Callable[[], None]) -> Link:
+        """New connections. `switched` is called when the primary is another one."""
+        ...

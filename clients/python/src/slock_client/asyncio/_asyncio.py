@@ -1,0 +1,226 @@
+"""The classes of the asyncio half."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from slock_client._block import Block, Exit, entered
+from slock_client._engine import Engine
+from slock_client._hold import HoldBase
+from slock_client._locks import LocksBase, QuorumBase, RequestBase
+from slock_client._options import Duration, HoldOptions, Mode, ReadOptions, RequestOptions
+from slock_client.asyncio._tasks import Tasks
+from slock_client.errors import NotHeldError
+from slock_client.info import LockInfo, Queue
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Locks(LocksBase):
+    """What a program asks for locks: make one for the program. It may be used by several event loops, one after the
+    other or at once, each with connections of its own.
+
+    `client` is a `Redis` or `RedisCluster` of `redis.asyncio` or `valkey.asyncio`, or a client of Sentinel. See
+    `slock_client.Locks` for the options.
+    """
+
+    _is_async = True
+
+    def _engine(self) -> Engine:
+        loop = asyncio.get_running_loop()
+        known = self._engines.get(loop)
+        if known is not None:
+            return known
+        for other in list(self._engines):
+            if other.is_closed():
+                self._engines.pop(other, None)
+        return self._made(loop, Tasks)
+
+    async def __aenter__(self) -> Locks:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def write(self, *keys: str, **options: Unpack[RequestOptions]) -> Request:
+        """A request for the lock of all keys, or of none, as the one writer. It sends nothing."""
+        return Request(self, keys, "write", self._defaults.change(dict(options)))
+
+    def read(self, *keys: str, **options: Unpack[ReadOptions]) -> Request:
+        """A request for the lock of all keys, or of none, as a reader. It sends nothing."""
+        return Request(self, keys, "read", self._defaults.change(dict(options)))
+
+    async def adopt(
+        self, keys: str | Iterable[str], token: str, mode: Mode = "write", **options: Unpack[HoldOptions]
+    ) -> Hold:
+        """Makes a hold of an owner token that another process took and detached, and renews it from now on. Raises
+        `NotHeldError` if the token does not hold all keys in the mode."""
+        return Hold(self, await self._adopt(keys, token, mode, dict(options)))
+
+    async def release(self, keys: str | Iterable[str], token: str) -> int:
+        """Releases what an owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on
+        how many nodes of a quorum. It is for a token that another process took; a hold has `release`."""
+        return await self._release(keys, token)
+
+    async def info(self, key: str) -> LockInfo:
+        """Who holds the lock of the key and who waits for it, all of them."""
+        return await self._info(key)
+
+    async def queues(self) -> list[Queue]:
+        """The locks that are waited for whose names begin with the prefix, on all nodes, the longest wait first."""
+        return await self._queues()
+
+    async def close(self, release: bool = False) -> None:
+        """Ends the waits and the renewals, in all loops. They, and all later calls except `Hold.release`, raise
+        `ClosedError`.
+
+        Holds are lost at the end of their ttl, and may still be released. With `release` all of this loop are released
+        now. What is on its way is waited for, for at most the time of `retry_for`.
+        """
+        engine = self._engine()
+        if release:
+            held = [Hold(self, lease).release() for lease in list(engine.watchdog.holds)]
+            for error in await asyncio.gather(*held, return_exceptions=True):
+                if isinstance(error, BaseException) and not isinstance(error, NotHeldError):
+                    raise error
+        self._begin_close()
+        await engine.close()
+
+
+class Quorum(QuorumBase, Locks):
+    __doc__ = QuorumBase.__doc__
+
+
+async def _left(_: object, block: Block, kind: object = None, error: BaseException | None = None, *__: object) -> None:
+    is_loss = block.guard.leave(error)
+    await block.hold._leave(error is not None and not is_loss)
+
+
+class Hold(HoldBase):
+    """A lock that was granted. It is renewed as long as the program refers to it, and until it is released. All methods
+    may be called by several tasks at once. `async with hold:` is a block that releases it at its end."""
+
+    __slots__ = ("_blocks",)
+
+    async def release(self) -> None:
+        """Raises `LostError` if the hold was lost, and `NotHeldError` if it was released or detached before. Without a
+        reply for `retry_for` it raises `NoAnswerError`, and goes on in the background, as it does if it is cancelled.
+        In any case nothing renews the hold any more."""
+        await self._release()
+
+    async def extend(self, ttl: Duration) -> None:
+        """Lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals use
+        the longest ttl that was asked for."""
+        await self._extend(ttl)
+
+    async def upgrade(self, wait: Duration | None = None) -> None:
+        """Makes a reader the writer, in one step, with a new fence. It waits until the other readers have left, for at
+        most `wait`. Raises `DeadlockError` if another reader waits for its upgrade already. It works for one key on one
+        server. If it ends without a reply, the hold is still valid; `mode` tells later what became of it."""
+        await self._change("write", wait)
+
+    async def downgrade(self) -> None:
+        """Makes the writer a reader, in one step, with a new fence and no writer in between. The hold counts as a
+        reader's from the first attempt on. It works for one key on one server."""
+        await self._change("read", None)
+
+    async def wait_lost(self, timeout: Duration | None = None) -> bool:
+        """Waits until the hold is lost or released, or for the time. Tells whether it was lost."""
+        return await self._wait_lost(timeout)
+
+    async def __aenter__(self) -> Hold:
+        self._blocks: list[Block] = []
+        block = entered(self)
+        _begin(block, self)
+        return self
+
+    __aexit__ = Exit(_left)
+
+
+class Request(RequestBase):
+    """What is wanted: keys, a mode and options. It may be used many times, and by several tasks at once.
+
+    `async with request as hold:` acquires, works and releases. If the hold is lost, the task is cancelled in the block,
+    and the block ends with `LostError`, as `asyncio.timeout` ends with `TimeoutError`. An error of the work is not
+    replaced. `@request` does the same around each call of a coroutine function.
+    """
+
+    async def acquire(self) -> Hold:
+        """Waits until the lock is granted, at most for `wait`. Raises `TimedOutError` if others had it until then, and
+        `NoAnswerError` if no reply came: for `retry_for` if there never was one, else for `retry_wait_for`. If it
+        fails, or is cancelled, it leaves neither a hold nor a place in the queue."""
+        return Hold(self._locks, await self._acquire())
+
+    async def try_acquire(self) -> Hold | None:
+        """Sends the request once. `None` if others hold the lock or wait for it."""
+        lease = await self._try()
+        return None if lease is None else Hold(self._locks, lease)
+
+    def __aenter__(self) -> Awaitable[Hold]:
+        return self._entered(entered(self))
+
+    async def _entered(self, block: Block) -> Hold:
+        hold = Hold(self._locks, await self._acquire(), block.alive)
+        _begin(block, hold)
+        return hold
+
+    __aexit__ = Exit(_left)
+
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"{getattr(function, '__qualname__', function)} must be a coroutine function")
+
+        @wraps(function)
+        async def under_the_lock(*arguments: P.args, **named: P.kwargs) -> R:
+            async with self:
+                return await function(*arguments, **named)
+
+        return under_the_lock
+
+
+class _Guard:
+    """Cancels the task of a block when the hold is lost."""
+
+    def __init__(self, hold: Hold) -> None:
+        self._lease, self._loop, task = hold._lease, asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._before = task.cancelling() if hasattr(task, "cancelling") else 0
+        self._is_over = self._has_cancelled = False
+        self._lease.watchers.append(self._notice)
+        hold._home._engine().watchdog.wake(self._lease.last)
+
+    def _notice(self) -> None:
+        """Any thread may notice the loss."""
+        if self._lease.state == "lost" and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if not self._is_over:
+            self._has_cancelled = True
+            self._task.cancel("the lock was lost")
+
+    def leave(self, error: BaseException | None) -> bool:
+        """Tells whether the error is the cancellation by the guard."""
+        self._is_over = True
+        if self._notice in self._lease.watchers:
+            self._lease.watchers.remove(self._notice)
+        if not self._has_cancelled:
+            return False
+        others = self._task.uncancel() > self._before if hasattr(self._task, "uncancel") else False
+        return isinstance(error, asyncio.CancelledError) and not others
+
+
+def _begin(block: Block, hold: Hold) -> None:
+    if block.alive is not None:
+        hold._lease.alive = block.alive
+    block.hold = hold
+    block.guard = _Guard(hold)

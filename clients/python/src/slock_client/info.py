@@ -1,0 +1,128 @@
+"""What the server tells of locks: who holds one, who waits for it, and which are waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeVar
+
+from slock_client._clock import now
+from slock_client._transport import Call, NoReply, ServerError
+
+__all__ = ["Holder", "LockInfo", "Queue", "Waiter"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """One who holds a lock. `remaining` and `held` are seconds until its deadline, and since its hold began."""
+
+    token: str = ""
+    fence: int = 0
+    remaining: float = 0.0
+    held: float = 0.0
+    metadata: str = ""
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """One who waits for a lock: for how long by now, and at most unless the request is sent again, in seconds."""
+
+    token: str = ""
+    mode: Literal["write", "read", "upgrade"] = "write"
+    waiting: float = 0.0
+    timeout: float = 0.0
+    metadata: str = ""
+    limit: int = 0
+    channel: str = ""
+
+
+@dataclass(frozen=True)
+class LockInfo:
+    """One lock. `fence` is the highest of the holders, `remaining` the seconds until the last one's deadline. Holders
+    are in the order in which their holds began, and those who wait in the order in which they will be granted."""
+
+    key: str = ""
+    mode: Literal["write", "read", "free"] = "free"
+    readers: int = 0
+    waiters: int = 0
+    fence: int = 0
+    remaining: float = 0.0
+    holders: tuple[Holder, ...] = ()
+    queue: tuple[Waiter, ...] = ()
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A lock that is waited for. `next` is the token at the front. Durations are in seconds."""
+
+    key: str = ""
+    waiters: int = 0
+    writers: int = 0
+    longest_wait: float = 0.0
+    next: str = ""
+    mode: Literal["write", "read", "free"] = "free"
+    readers: int = 0
+    held: float = 0.0
+
+
+# The server's names of fields, where they are others. Times are in milliseconds.
+_NAMES = {
+    "remaining": "pttl",
+    "held": "held-ms",
+    "metadata": "meta",
+    "waiting": "waiting-ms",
+    "timeout": "timeout-ms",
+    "longest_wait": "longest-wait-ms",
+}
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+
+
+def _said(reply: Any) -> dict[str, Any]:
+    """What a flat array says."""
+    return dict(zip(map(_text, reply[::2]), reply[1::2], strict=True))
+
+
+def _read(kind: type[T], said: dict[str, Any], **known: Any) -> T:
+    for field in fields(kind):  # type: ignore[arg-type]
+        name = _NAMES.get(field.name, field.name)
+        if name in said and field.name not in known:
+            value = _text(said[name])
+            known[field.name] = value / 1000 if field.type == "float" else value
+    return kind(**known)
+
+
+def info_of(key: str, reply: Any) -> LockInfo:
+    if reply is None:
+        return LockInfo(key)
+    said = _said(reply)
+    holders = tuple(_read(Holder, _said(one)) for one in said["holders"])
+    queue = tuple(_read(Waiter, _said(one)) for one in said["queue"])
+    return _read(LockInfo, said, key=key, holders=holders, queue=queue)
+
+
+def queues_of(replies: Iterable[Any], prefix: str) -> list[Queue]:
+    """Those whose names have the prefix, without it, the longest wait first."""
+    queues = [_read(Queue, _said(row)) for reply in replies for row in reply]
+    found = [replace(one, key=one.key[len(prefix) :]) for one in queues if one.key.startswith(prefix)]
+    return sorted(found, key=lambda queue: -queue.longest_wait)
+
+
+async def holders_of(
+    replies: Callable[[Call, float], Awaitable[Sequence[Any]]], questions: Iterable[Call], within: float
+) -> list[str]:
+    """Texts about the holders of the first key that somebody holds, at most 10, if the server tells them in time."""
+    until = now() + within
+    for question in questions:
+        try:
+            reply = (await replies(question, until))[0]
+        except (NoReply, ServerError):
+            return []
+        holders = info_of("", reply).holders
+        if holders:
+            return [f"{holder.metadata} {holder.token}".strip() for holder in holders]
+    return []

@@ -1,0 +1,187 @@
+"""Blocks, decorators, and what is told of a loss."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+import slock_client
+import slock_client.asyncio
+from harness import Server
+from slock_client._server import Answer
+from slock_client._watchdog import Watchdog
+from slock_client.testing import MemoryServer
+
+
+@pytest.fixture
+def locks(server: Server) -> slock_client.Locks:
+    return slock_client.Locks(redis.Redis(port=server.port), ttl=0.6)
+
+
+@pytest.fixture
+def alocks(server: Server) -> slock_client.asyncio.Locks:
+    return slock_client.asyncio.Locks(redis.asyncio.Redis(port=server.port), ttl=0.6)
+
+
+def test_one_request_in_many_threads_and_stacks(locks: slock_client.Locks, client: redis.Redis) -> None:
+    request, most = locks.read("job", limit=3), []
+
+    def work(number: int) -> None:
+        if number % 2:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(request)
+                most.append(locks.info("job").readers)
+        else:
+            with request, contextlib.suppress(slock_client.TimedOutError):
+                most.append(locks.info("job").readers)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(most) == 12 and 1 <= max(most) <= 3
+    assert client.exists("job") == 0
+
+
+def test_by_hand(locks: slock_client.Locks, client: redis.Redis) -> None:
+    request = locks.write("job")
+    hold = request.__enter__()
+    assert client.exists("job") == 1 and locks.info("job").holders[0].token == hold.token
+    request.__exit__(None, None, None)
+    assert client.exists("job") == 0
+
+
+def test_a_loss_ends_a_block(locks: slock_client.Locks, client: redis.Redis, caplog: Any) -> None:
+    with pytest.raises(slock_client.LostError, match=r"gone .lock job"), locks.write("job", label="import"):
+        client.delete("job")
+    [record] = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "job" in record.getMessage() and "import" in record.getMessage()
+    with pytest.raises(KeyError), locks.write("job"):  # an error of the work is not replaced
+        client.delete("job")
+        raise KeyError
+
+
+def test_a_decorator(locks: slock_client.Locks, alocks: slock_client.asyncio.Locks, client: redis.Redis) -> None:
+    @locks.write("job")
+    def function(number: int) -> int:
+        return number + int(client.exists("job"))
+
+    @alocks.write("job")
+    async def coroutine(number: int) -> int:
+        return number + int(client.exists("job"))
+
+    assert (function(1), asyncio.run(coroutine(2)), client.exists("job")) == (2, 3, 0)
+
+
+def test_a_loss_cancels_the_task_of_a_block(alocks: slock_client.asyncio.Locks, client: redis.Redis) -> None:
+    async def main() -> None:
+        began = time.monotonic()
+        with pytest.raises(slock_client.LostError) as caught:
+            async with alocks.write("job") as hold:
+                client.delete("job")
+                await asyncio.sleep(30)
+        assert hold.reason == "gone" and isinstance(caught.value, slock_client.LostError)
+        assert time.monotonic() - began < 5
+        await asyncio.sleep(0)  # it is not cancelled any more
+
+    asyncio.run(main())
+
+
+def test_a_loss_within_a_timeout(alocks: slock_client.asyncio.Locks, client: redis.Redis) -> None:
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                async with alocks.write("job"):
+                    await asyncio.sleep(30)
+        assert client.exists("job") == 0
+
+    if hasattr(asyncio, "timeout"):
+        asyncio.run(main())
+
+
+def test_one_request_in_many_tasks(alocks: slock_client.asyncio.Locks, client: redis.Redis) -> None:
+    request, order = alocks.write("job"), []
+
+    async def work(number: int) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            if number % 2:
+                await stack.enter_async_context(request)
+                order.append(number)
+            else:
+                async with request:
+                    order.append(number)
+
+    async def main() -> None:
+        await asyncio.gather(*(work(number) for number in range(20)))
+
+    asyncio.run(main())
+    assert sorted(order) == list(range(20)) and client.exists("job") == 0
+
+
+def test_a_hold_as_a_block(locks: slock_client.Locks, client: redis.Redis) -> None:
+    with locks.write("job").acquire() as hold:
+        assert client.exists("job") == 1
+    with pytest.raises(slock_client.NotHeldError):
+        hold.release()
+    with locks.write("job") as hold:  # released within
+        hold.release()
+
+
+def test_metadata_is_made_at_the_acquisition(locks: slock_client.Locks) -> None:
+    request = locks.write("job")
+    found: list[str] = []
+
+    def work() -> None:
+        with request as hold:
+            found.append(hold.metadata)
+
+    thread = threading.Thread(target=work, name="nightly")
+    thread.start()
+    thread.join()
+    assert found[0].endswith("task=nightly") and "pid=" in found[0]
+
+
+def test_the_validity_is_counted() -> None:
+    hold = slock_client.Locks(MemoryServer()).write("job", ttl=10).acquire()
+    assert 9.5 < hold.remaining <= 10 - 10 / 1000 - 0.001
+
+
+def test_a_reply_counts_for_the_fence_that_its_command_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = slock_client.Locks(MemoryServer()).read("job").acquire()
+
+    async def extend(*_: Any) -> Answer:
+        hold._lease.fence += 1  # an upgrade comes in between
+        return Answer(0, 0.0)
+
+    monkeypatch.setattr(hold._lease.keeper, "extend", extend)
+    hold.extend(5)
+    assert not hold.lost
+
+
+def test_a_hold_that_comes_while_the_watchdog_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    look, looking, acquired = Watchdog._look, threading.Event(), threading.Event()
+
+    def slow(self: Watchdog, lease: Any, at: float) -> float:
+        looking.set()
+        acquired.wait(5)
+        return look(self, lease, at)
+
+    monkeypatch.setattr(Watchdog, "_look", slow)
+    locks = slock_client.Locks(MemoryServer())
+    first = locks.write("first").acquire()
+    looking.wait(10)
+    second = locks.write("second", ttl=0.9).acquire()
+    acquired.set()
+    time.sleep(1.5)
+    first.check()
+    second.check()
+    locks.close()

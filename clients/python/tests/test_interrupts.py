@@ -1,0 +1,221 @@
+"""An exception of a signal handler at any moment reaches the program, and leaves nothing that is renewed.
+
+`SLOCK_THOROUGH=1` does it 10,000 times each. redis-py from 7.1 on catches `Exception` in its metrics, so there an
+`Exception` may get lost in redis-py itself; those are counted by where the handler was called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import redis
+
+import slock_client
+import slock_client.asyncio
+import slock_client.drop_in
+from harness import Server, rounds, wait_until
+
+SOURCE = str(Path(slock_client.__file__).parent)
+TTL = 3.0
+
+
+class AnException(Exception):
+    pass
+
+
+class ABaseException(BaseException):
+    pass
+
+
+KINDS = [AnException, ABaseException]
+Block = Callable[[str], None]
+
+
+def blocks(server: Server) -> dict[str, Block]:
+    client = redis.Redis(port=server.port)
+    locks = slock_client.Locks(client, ttl=TTL)
+
+    class Lock(slock_client.drop_in.Lock):
+        watchdog_ttl = TTL
+
+    def block(key: str) -> None:
+        with locks.write(key):
+            pass
+
+    @contextlib.contextmanager
+    def acquired(key: str) -> Iterator[None]:
+        hold = locks.write(key).acquire()
+        with hold:
+            yield
+
+    def function(key: str) -> None:
+        locks.write(key)(lambda: None)()
+
+    def over_a_hold(key: str) -> None:
+        with acquired(key):
+            pass
+
+    def drop_in(key: str) -> None:
+        with client.lock(key, lock_class=Lock):
+            pass
+
+    return {"block": block, "decorator": function, "hold": over_a_hold, "drop-in": drop_in}
+
+
+WAYS = ["block", "decorator", "hold", "drop-in"]
+
+
+def nothing_is_renewed(server: Server) -> None:
+    """All that is left ends by its ttl, at the latest."""
+    client = server.client()
+    wait_until(lambda: client.dbsize() == 0, TTL + 2, "all holds to end by their ttl")
+    assert client.info("slock")["slock_waiters"] == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_timer(server: Server, way: str, kind: type[BaseException]) -> None:
+    block, raised, came, where = blocks(server)[way], 0, 0, []
+
+    def handler(*_: object) -> None:
+        nonlocal came
+        came += 1
+        where[:] = traceback.extract_stack()
+        raise kind
+
+    for _ in range(20):
+        block("warm")
+    began = time.perf_counter()
+    for _ in range(50):
+        block("warm")
+    usual = (time.perf_counter() - began) / 50
+    former = signal.signal(signal.SIGALRM, handler)
+    try:
+        for number in range(rounds(300, 10_000)):
+            before = came
+            try:
+                signal.setitimer(signal.ITIMER_REAL, max(2e-6, random.random() * usual * 1.3))
+                block(f"job:{number}")
+                while came == before:
+                    time.sleep(0.0001)
+            except kind:
+                raised += 1
+            else:  # only redis-py's metrics may have caught it
+                assert kind is AnException and any("/observability/" in frame.filename for frame in where), where
+                raised += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    assert raised == came
+    nothing_is_renewed(server)
+    block("afterwards")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_line(server: Server, way: str, kind: type[BaseException]) -> None:
+    """At each line of the library in turn, or at random ones."""
+    block = blocks(server)[way]
+    seen = Tracer(None, kind)
+    for _ in range(3):
+        block("warm")
+    seen.run(lambda: block("warm"))
+    lines = list(range(1, seen.lines + 1))
+    lines = [random.choice(lines) for _ in range(10_000)] if rounds(0, 1) else lines[:: rounds(3, 1)]
+    for number, line in enumerate(lines):
+        tracer = Tracer(line, kind)
+        with pytest.raises(kind) if line <= seen.lines - 40 else contextlib.suppress(kind):
+            tracer.run(lambda number=number: block(f"job:{number}"))
+            assert not tracer.has_raised
+    nothing_is_renewed(server)
+    block("afterwards")
+
+
+class Tracer:
+    """Raises an exception at the line with this number that the library executes."""
+
+    def __init__(self, line: int | None, kind: type[BaseException]) -> None:
+        self._line, self._kind = line, kind
+        self.lines, self.has_raised = 0, False
+
+    def run(self, work: Callable[[], None]) -> None:
+        sys.settrace(self._trace)
+        try:
+            work()
+        finally:
+            sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line" and frame.f_code.co_filename.startswith(SOURCE):
+            self.lines += 1
+            if self.lines == self._line:
+                self.has_raised = True
+                raise self._kind
+        return self._trace
+
+
+def test_the_first_line_of_the_end_of_a_block(server: Server, client: redis.Redis) -> None:
+    """It is caught in the same function, which goes on. So only the interpreter knows that the block is over."""
+    locks = slock_client.Locks(redis.Redis(port=server.port), ttl=TTL)
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "call" and frame.f_code.co_name in ("__exit__", "_called", "_left", "_leave"):
+            raise ABaseException
+        return trace
+
+    hold = None
+    try:
+        with locks.write("job") as hold:
+            sys.settrace(trace)
+    except ABaseException:
+        sys.settrace(None)
+    wait_until(lambda: client.exists("job") == 0, TTL + 1, "the hold to end")
+    assert hold is not None
+    with pytest.raises(slock_client.SlockError):
+        hold.check()
+    locks.close()
+
+
+def test_a_cancellation_of_asyncio(server: Server, client: redis.Redis) -> None:
+    async def main() -> None:
+        async with slock_client.asyncio.Locks(redis.asyncio.Redis(port=server.port), ttl=TTL) as locks:
+            for number in range(rounds(300, 10_000)):
+                task = asyncio.create_task(block(locks, f"job:{number % 7}"))
+                await asyncio.sleep(random.random() * 0.003)
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def block(locks: slock_client.asyncio.Locks, key: str) -> None:
+        async with locks.write(key):
+            await asyncio.sleep(random.random() * 0.002)
+
+    asyncio.run(main())
+    nothing_is_renewed(server)
+
+
+def test_ctrl_c_while_it_waits(server: Server, client: redis.Redis) -> None:
+    client.execute_command("SLOCK.LOCK", "job", "other", 60_000)
+    locks = slock_client.Locks(redis.Redis(port=server.port))
+    former = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            locks.write("job").acquire()
+        assert time.monotonic() - began < 1
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    wait_until(lambda: client.info("slock")["slock_waiters"] == 0, 5)
+    locks.close()

@@ -1,0 +1,209 @@
+"""Event loops, threads, forks and greenlets: one `Locks` at the level of a module serves them all."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+import redis.asyncio
+
+import slock_client
+import slock_client.asyncio
+from harness import Server, wait_until
+
+SOURCE = str(Path(slock_client.__file__).parents[1])
+TTL = 0.9
+Calls = Callable[[str], int]
+
+
+@pytest.fixture
+def locks(server: Server) -> slock_client.asyncio.Locks:
+    return slock_client.asyncio.Locks(redis.asyncio.Redis(port=server.port), ttl=TTL)
+
+
+async def take(locks: slock_client.asyncio.Locks, number: int, work_s: float = 0.0) -> int:
+    async with locks.write("job", wait=20) as hold:
+        await asyncio.sleep(work_s)
+        hold.check()
+    return number
+
+
+def test_two_live_loops(locks: slock_client.asyncio.Locks) -> None:
+    done: list[int] = []
+
+    def loop(number: int) -> None:
+        for _ in range(5):
+            done.append(asyncio.run(take(locks, number, 0.01)))
+
+    threads = [threading.Thread(target=loop, args=(number,), daemon=True) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(done) == sorted(list(range(6)) * 5)
+
+
+def test_a_second_loop_renews(locks: slock_client.asyncio.Locks) -> None:
+    for number in range(3):
+        assert asyncio.run(take(locks, number, 2 * TTL)) == number
+
+
+def test_a_loop_that_outlives_others(locks: slock_client.asyncio.Locks) -> None:
+    """As a fixture of a session does beside tests with loops of their own."""
+    session = asyncio.new_event_loop()
+    thread = threading.Thread(target=session.run_forever, daemon=True)
+    thread.start()
+    hold = asyncio.run_coroutine_threadsafe(locks.write("session").acquire(), session).result(10)
+    for number in range(3):
+        asyncio.run(take(locks, number))
+    time.sleep(2 * TTL)
+    hold.check()
+    asyncio.run_coroutine_threadsafe(hold.release(), session).result(10)
+    session.call_soon_threadsafe(session.stop)
+    thread.join(10)
+    session.close()
+
+
+def test_a_hold_is_released_in_another_loop(locks: slock_client.asyncio.Locks, client: redis.Redis) -> None:
+    session = asyncio.new_event_loop()
+    hold = session.run_until_complete(locks.write("job").acquire())
+    asyncio.run(hold.release())
+    assert client.exists("job") == 0
+    session.close()
+
+
+def test_a_hold_of_a_loop_that_is_closed_is_not_renewed(
+    locks: slock_client.asyncio.Locks, client: redis.Redis, calls: Calls
+) -> None:
+    hold = asyncio.run(locks.write("job").acquire())
+    wait_until(lambda: client.exists("job") == 0, 5)
+    assert hold.lost
+
+
+def test_a_hold_that_nobody_has_is_ended(server: Server, client: redis.Redis) -> None:
+    locks = slock_client.Locks(redis.Redis(port=server.port), ttl=TTL)
+    hold = locks.write("job").acquire()
+    time.sleep(2 * TTL)
+    hold.check()
+    del hold
+    gc.collect()
+    wait_until(lambda: client.exists("job") == 0, TTL + 1)
+    locks.close()
+
+
+def test_a_check_in_another_thread_notices_a_loss(locks: slock_client.asyncio.Locks, client: redis.Redis) -> None:
+    async def main() -> None:
+        async with locks.write("job", renew=False, ttl=0.3) as hold:
+            await asyncio.to_thread(time.sleep, 0.4)
+            assert await asyncio.to_thread(lambda: hold.lost)
+
+    with pytest.raises(slock_client.LostError):
+        asyncio.run(main())
+
+
+def _in_child(locks: slock_client.Locks, done: multiprocessing.Queue[int]) -> None:
+    with locks.write("job", wait=10):
+        time.sleep(2 * TTL)
+    done.put(os.getpid())
+
+
+def test_forked_children(server: Server, client: redis.Redis) -> None:
+    """The parent has used it before, and holds a lock meanwhile."""
+    locks = slock_client.Locks(redis.Redis(port=server.port), ttl=TTL)
+    fork = multiprocessing.get_context("fork")
+    done = fork.Queue()
+    with locks.write("parent"):
+        children = [fork.Process(target=_in_child, args=(locks, done)) for _ in range(2)]
+        for child in children:
+            child.start()
+        pids = {done.get(timeout=20) for _ in children}
+        for child in children:
+            child.join(10)
+    assert pids == {child.pid for child in children}
+    assert client.dbsize() == 0
+    locks.close()
+
+
+def test_a_block_of_the_parent_is_not_ended_by_its_child(server: Server, client: redis.Redis) -> None:
+    locks = slock_client.Locks(redis.Redis(port=server.port), ttl=TTL)
+    with locks.write("job"):
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            assert client.exists("job") == 1
+            time.sleep(2 * TTL)
+            assert client.exists("job") == 1
+    if not child:
+        os._exit(0)
+    assert client.exists("job") == 0
+    locks.close()
+
+
+GEVENT = """
+import sys, time
+sys.path.insert(0, sys.argv[2])
+{before}
+import redis, slock_client
+{after}
+import gevent
+locks = slock_client.Locks(redis.Redis(port=int(sys.argv[1])), ttl=0.9)
+order = []
+def work(number):
+    with locks.write("job", wait=20) as hold:
+        time.sleep(1.5 if number == 0 else 0.01)
+        hold.check()
+        order.append(number)
+ticks = []
+def tick():
+    while len(order) < 5:
+        ticks.append(1)
+        gevent.sleep(0.05)
+jobs = [gevent.spawn(work, number) for number in range(5)]
+gevent.joinall([*jobs, gevent.spawn(tick)], timeout=20, raise_error=True)
+assert sorted(order) == [0, 1, 2, 3, 4], order
+assert len(ticks) > 20, ticks
+print("done")
+"""
+
+
+@pytest.mark.parametrize("patched", ["before", "after"])
+def test_gevent_patched_before_or_after_the_import(server: Server, patched: str) -> None:
+    pytest.importorskip("gevent")
+    code = GEVENT.replace(f"{{{patched}}}", "from gevent import monkey; monkey.patch_all()")
+    code = re.sub("{before}|{after}", "", code)
+    run = [sys.executable, "-W", "ignore", "-c", code, str(server.port), SOURCE]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=40)
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_uvloop(locks: slock_client.asyncio.Locks) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(take(locks, 1, 2 * TTL)) == 1
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[2])
+import redis, slock_client
+locks = slock_client.Locks(redis.Redis(port=int(sys.argv[1])))
+with locks.write("job"):
+    pass
+"""
+
+
+def test_a_process_ends_by_itself(server: Server) -> None:
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", PROGRAM, str(server.port), SOURCE], check=True, timeout=10)
+    assert time.monotonic() - began < 5

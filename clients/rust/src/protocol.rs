@@ -1,0 +1,205 @@
+//! The words of the commands, and what the replies mean. It sends nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, RedisError, Value};
+use tokio::runtime::Handle;
+use tracing::Span;
+
+use crate::info::Mode;
+use crate::options::Options;
+
+/// For how long the server refuses an owner token after the end of its acquisition. What is still on its way by then is
+/// not expected any more.
+pub(crate) const REFUSED_FOR: Duration = Duration::from_secs(120);
+/// How long a request waits on the server unless it is sent again. A request whose program has died leaves the queue
+/// after that.
+pub(crate) const SERVER_WAIT: Duration = Duration::from_secs(15);
+
+/// An owner token, and the keys that it wants or holds.
+#[derive(Clone)]
+pub(crate) struct Owner {
+    /// The keys as the program names them.
+    pub(crate) keys: Arc<[String]>,
+    /// The keys as the server names them, with the prefix.
+    pub(crate) full: Arc<[String]>,
+    pub(crate) token: Arc<str>,
+    /// The program gave the token, so other acquisitions may use it too.
+    pub(crate) is_given: bool,
+}
+
+impl Owner {
+    pub(crate) fn new(keys: &Arc<[String]>, prefix: &str, token: Option<&str>) -> Self {
+        let full = match prefix {
+            "" => keys.clone(),
+            prefix => keys.iter().map(|key| format!("{prefix}{key}")).collect(),
+        };
+        let is_given = token.is_some();
+        Self { keys: keys.clone(), full, token: token.map_or_else(|| draw().into(), Arc::from), is_given }
+    }
+
+    /// For another attempt: with another token, unless the program gave it.
+    pub(crate) fn again(&self) -> Self {
+        let token = if self.is_given { self.token.clone() } else { draw().into() };
+        Self { token, ..self.clone() }
+    }
+
+    /// The key that routes the commands.
+    pub(crate) fn key(&self) -> &str {
+        &self.full[0]
+    }
+
+    /// The command for one key, or the one for several, which is told their number.
+    fn command(&self, one: &str, several: &str) -> Cmd {
+        let length = self.full.iter().map(String::len).sum::<usize>() + self.token.len() + 160;
+        let mut command = Cmd::with_capacity(self.full.len() + 12, length);
+        match &*self.full {
+            [key] if !one.is_empty() => command.arg(one).arg(key),
+            keys => command.arg(several).arg(keys.len()).arg(keys),
+        };
+        command.arg(&*self.token).take()
+    }
+
+    /// Requests the lock.
+    pub(crate) fn lock(&self, mode: Mode, options: &Options) -> Cmd {
+        let metadata = match &options.metadata {
+            Some(text) => ("META", text.clone()),
+            None => ("META", who_asks()),
+        };
+        let limit = options.limit.map(|limit| ("LIMIT", limit));
+        self.held(mode, options.ttl).arg((!metadata.1.is_empty()).then_some(metadata)).arg(limit).take()
+    }
+
+    fn held(&self, mode: Mode, ttl: Duration) -> Cmd {
+        let (one, several) = match mode {
+            Mode::Write => ("SLOCK.LOCK", "SLOCK.MLOCK"),
+            Mode::Read => ("SLOCK.RLOCK", "SLOCK.MRLOCK"),
+        };
+        self.command(one, several).arg(milliseconds(ttl)).take()
+    }
+
+    /// Gives the fencing token of what the owner holds in this mode, and never takes a lock.
+    pub(crate) fn adopt(&self, mode: Mode, ttl: Duration) -> Cmd {
+        self.held(mode, ttl).arg("XX").take()
+    }
+
+    /// Lets the hold with the fencing token live for at least a ttl from now. Without one, whatever the owner holds.
+    pub(crate) fn extend(&self, ttl: Duration, fence: Option<i64>) -> Cmd {
+        fenced(self.command("SLOCK.EXTEND", "SLOCK.MEXTEND").arg(milliseconds(ttl)).arg("GT"), fence)
+    }
+
+    /// Lets the hold end after this time.
+    pub(crate) fn shorten(&self, ttl: Duration, fence: Option<i64>) -> Cmd {
+        fenced(self.command("SLOCK.EXTEND", "SLOCK.MEXTEND").arg(milliseconds(ttl)), fence)
+    }
+
+    /// Makes the reader of a single key the writer, or the other way round.
+    pub(crate) fn change(&self, to: Mode, ttl: Duration, fence: i64) -> Cmd {
+        let name = if to == Mode::Write { "SLOCK.UPGRADE" } else { "SLOCK.DOWNGRADE" };
+        fenced(self.command(name, "").arg(milliseconds(ttl)), Some(fence))
+    }
+
+    /// Ends a waiting upgrade.
+    pub(crate) fn withdraw(&self) -> Cmd {
+        self.command("SLOCK.CANCEL", "")
+    }
+
+    /// Ends the acquisition: the server withdraws what waits, releases what is held, and refuses what arrives later. A
+    /// token of the program's may be in use for another hold. So it is not refused, and only the hold with the fencing
+    /// token ends, if that is known.
+    pub(crate) fn end(&self, fence: Option<i64>) -> Cmd {
+        let mut command = self.command("", "SLOCK.MUNLOCK");
+        match self.is_given {
+            true => fenced(&mut command, fence),
+            false => command.arg("REFUSE").arg(milliseconds(REFUSED_FOR)).take(),
+        }
+    }
+}
+
+/// What is wanted, and by whom.
+#[derive(Clone)]
+pub(crate) struct Wanted {
+    pub(crate) owner: Owner,
+    pub(crate) mode: Mode,
+    pub(crate) options: Arc<Options>,
+    /// On which the call runs.
+    pub(crate) runtime: Handle,
+    /// In which the call was made.
+    pub(crate) span: Span,
+}
+
+impl Wanted {
+    pub(crate) fn label(&self) -> &str {
+        self.options.label.as_deref().unwrap_or(&self.owner.keys[0])
+    }
+}
+
+fn fenced(command: &mut Cmd, fence: Option<i64>) -> Cmd {
+    command.arg(fence.map(|fence| ("FENCE", fence))).take()
+}
+
+/// The command with a place in the queue, whose end is told on a channel.
+pub(crate) fn waiting(command: &Cmd, wait: Duration, channel: &str, tag: &str) -> Cmd {
+    command.clone().arg(("WAIT", milliseconds(wait), "NOTIFY", channel, tag)).take()
+}
+
+/// Waits until replicas have what the connection wrote last.
+pub(crate) fn replicas(least: u32, timeout: Duration) -> Cmd {
+    Cmd::new().arg(("WAIT", least, milliseconds(timeout))).take()
+}
+
+/// Who holds and waits, at most so many of each; 0 is no limit.
+pub(crate) fn info(key: &str, count: usize) -> Cmd {
+    Cmd::new().arg(("SLOCK.INFO", key, "FULL", "COUNT", count)).take()
+}
+
+pub(crate) fn queues() -> Cmd {
+    Cmd::new().arg(("SLOCK.QUEUES", "COUNT", 0)).take()
+}
+
+/// Rounds up: a wait of 0 ms would be one without end, and a ttl of 0 an error.
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
+}
+
+/// The metadata of requests that have none. It tells an operator where to look for the owner.
+fn who_asks() -> String {
+    static HOST: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
+        let read = |path| std::fs::read_to_string(path).ok().map(|name| name.trim().to_owned());
+        let known = read("/proc/sys/kernel/hostname").or_else(|| std::env::var("HOSTNAME").ok());
+        known.filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".into())
+    });
+    let mut text = format!("host={} pid={}", *HOST, std::process::id());
+    if let Some(name) = std::thread::current().name().filter(|name| !name.starts_with("tokio-")) {
+        text.push_str(" task=");
+        text.extend(name.chars().take(200));
+    }
+    text
+}
+
+/// 128 random bits in 22 characters, as secret as an owner token and a tag have to be.
+pub(crate) fn draw() -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the system has random numbers");
+    let bits = u128::from_ne_bytes(bytes);
+    (0..22).map(|at| char::from(LETTERS[(bits >> (6 * at)) as usize % 64])).collect()
+}
+
+/// A reply that is no number, such as null, is 0.
+pub(crate) fn number(value: &Value) -> i64 {
+    if let Value::Int(number) = value { *number } else { 0 }
+}
+
+/// Reads `<n> <tag>`: n is a fencing token, 0, or the code of an error after a minus.
+pub(crate) fn message(payload: &[u8]) -> Option<(&str, Result<i64, RedisError>)> {
+    let (first, tag) = str::from_utf8(payload).ok()?.split_once(' ')?;
+    match first.strip_prefix('-') {
+        Some(code) => Some((
+            tag,
+            Err(redis::make_extension_error(code.into(), Some("the server ended the wait".into()))),
+        )),
+        None => Some((tag, Ok(first.parse().ok()?))),
+    }
+}

@@ -1,0 +1,109 @@
+//! What the program gives: clients and connections of the redis crate; and programs without async.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{Cmd, Pipeline, RedisFuture, Value};
+use slock_client::{Error, Locks, blocking};
+
+use crate::server::{Server, until};
+
+/// A connection of the program's that counts commands, as one that makes spans would.
+#[derive(Clone)]
+struct Counting {
+    connection: MultiplexedConnection,
+    counts: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+impl ConnectionLike for Counting {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        let name = cmd.args_iter().next();
+        if let Some(redis::Arg::Simple(name)) = name {
+            *self.counts.lock().unwrap().entry(String::from_utf8_lossy(name).into_owned()).or_default() += 1;
+        }
+        self.connection.req_packed_command(cmd)
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        cmd: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        self.connection.req_packed_commands(cmd, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.connection.get_db()
+    }
+}
+
+#[tokio::test]
+async fn a_connection_of_the_programs_sees_the_commands_of_calls() {
+    let server = Server::start().await;
+    let connection = server.client().get_multiplexed_async_connection().await.unwrap();
+    let counting = Counting { connection, counts: Arc::default() };
+    let locks = Locks::new((server.client(), counting.clone()));
+    let hold = locks.write("k").ttl(Duration::from_millis(300)).acquire().await.unwrap();
+    until(async || server.calls("slock.extend").await > 0).await;
+    hold.release().await.unwrap();
+    let wanted = HashMap::from([("SLOCK.LOCK".to_owned(), 1), ("SLOCK.MUNLOCK".to_owned(), 1)]);
+    assert_eq!(*counting.counts.lock().unwrap(), wanted);
+}
+
+/// Renewals do not use it, and calls leave it after a while.
+#[tokio::test]
+async fn a_connection_of_the_programs_that_is_blocked() {
+    let server = Server::start().await;
+    let connection = server.client().get_multiplexed_async_connection().await.unwrap();
+    let locks = Locks::new((server.client(), connection.clone()));
+    let hold = locks.write("k").ttl(Duration::from_millis(600)).acquire().await.unwrap();
+    let blocked = tokio::spawn(async move {
+        redis::cmd("BLPOP").arg(("nothing", 0)).exec_async(&mut connection.clone()).await
+    });
+    until(async || server.ask::<String>("INFO clients").await.contains("blocked_clients:1")).await;
+    let renewed = server.calls("slock.extend").await;
+    until(async || server.calls("slock.extend").await > renewed + 5).await;
+    hold.release().await.unwrap();
+    locks.write("k").run(|_| async {}).await.unwrap();
+    blocked.abort();
+}
+
+/// Many threads of a program without async.
+#[test]
+fn threads_take_turns() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = runtime.block_on(Server::start());
+    let locks = blocking::Locks::new(server.client());
+    let sum = Mutex::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    let work = |_: &blocking::Hold| {
+                        let seen = *sum.lock().unwrap();
+                        std::thread::yield_now();
+                        *sum.lock().unwrap() = seen + 1;
+                    };
+                    locks.write("k").run(work).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(*sum.lock().unwrap(), 160);
+    let hold = locks.write("k").ttl(Duration::from_millis(300)).acquire().unwrap();
+    assert!(locks.write("k").try_acquire().unwrap().is_none());
+    runtime.block_on(until(async || server.calls("slock.extend").await > 3)); // this thread renews nothing
+    hold.check().unwrap();
+    drop(hold); // waits for the reply
+    let hold = locks.write("k").try_acquire().unwrap().expect("it was released");
+    runtime.block_on(server.ask::<()>("DEL k"));
+    assert!(matches!(hold.release(), Err(Error::Lost { .. })));
+    // Where a thread must not block, the release goes on in the background.
+    let hold = locks.write("k").acquire().unwrap();
+    runtime.block_on(async { drop(hold) });
+    runtime.block_on(server.is_empty());
+    locks.close();
+}

@@ -1,0 +1,102 @@
+//! What is left of acquisitions that are cancelled, of locks that are closed, and of runtimes that shut down: nothing.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use slock_client::{Error, Locks, Mode, Reason};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+
+use crate::server::{Server, until};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Acquisitions that are dropped at any moment leave nothing, neither on the server nor here.
+#[tokio::test]
+async fn cancelled_acquisitions() {
+    let count = if std::env::var_os("SLOCK_THOROUGH").is_some() { 10_000 } else { 500 };
+    let server = Server::start().await;
+    let locks = server.locks();
+    let held = locks.write("held").ttl(LONG).acquire().await.unwrap();
+    let request = locks.write("held").ttl(LONG);
+    let waits = tokio::spawn(async move { request.acquire().await });
+    until(async || server.info("held", "waiters").await == 1).await;
+    waits.abort();
+    let mut all = JoinSet::new();
+    for number in 0..count {
+        let key = ["held", "free"][number % 2];
+        // What is left does not end by itself.
+        let request = locks.write(key).ttl(LONG);
+        let limit = Duration::from_micros(number as u64 * 7919 % 50_000);
+        all.spawn(async move { drop(tokio::time::timeout(limit, request.acquire()).await) });
+    }
+    all.join_all().await;
+    held.release().await.unwrap();
+    locks.close().await;
+    server.is_empty().await;
+}
+
+#[tokio::test]
+async fn closed_locks() {
+    let server = Server::start().await;
+    let locks = Locks::builder(server.client()).retry_for(Duration::from_millis(100)).build();
+    let hold = locks.read("k").ttl(Duration::from_secs(2)).acquire().await.unwrap();
+    let released = locks.write("released").ttl(LONG).acquire().await.unwrap();
+    let () = server.ask("SLOCK.LOCK busy other 3600000").await;
+    let request = locks.write("busy");
+    let mut waits = pin!(request.acquire());
+    tokio::select! {
+        _ = &mut waits => panic!("another has the lock"),
+        () = until(async || server.info("busy", "waiters").await == 1) => {}
+    }
+    // Nobody polls the acquisition meanwhile.
+    tokio::time::timeout(Duration::from_secs(60), locks.close()).await.expect("close ends");
+    assert!(matches!(waits.await, Err(Error::Closed)));
+    let token = hold.token().to_owned();
+    assert!(matches!(locks.write("new").acquire().await, Err(Error::Closed)));
+    assert!(matches!(locks.adopt("k", &token, Mode::Read).await, Err(Error::Closed)));
+    assert!(matches!(hold.extend(LONG).await, Err(Error::Closed)));
+    assert!(matches!(hold.upgrade(None).await, Err(Error::Closed)));
+    released.release().await.unwrap();
+    assert!(matches!(hold.lost().await, Error::Lost { reason: Reason::Closed, .. }));
+    let () = server.ask("SLOCK.UNLOCK busy other").await;
+    server.is_empty().await;
+    // Only the connection that asks is left.
+    until(async || server.ask::<String>("CLIENT LIST").await.lines().count() == 1).await;
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+#[test]
+fn a_wait_goes_on_if_the_runtime_of_another_shuts_down() {
+    let (first, second) = (runtime(), runtime());
+    let server = second.block_on(Server::start());
+    let locks = server.locks();
+    let () = second.block_on(server.ask("SLOCK.LOCK k other 3600000"));
+    for (runtime, waiters) in [(&first, 1), (&second, 2)] {
+        let request = locks.write("k");
+        runtime.spawn(async move { request.acquire().await?.release().await });
+        second.block_on(until(async || server.info("k", "waiters").await == waiters));
+    }
+    first.shutdown_timeout(Duration::ZERO);
+    let () = second.block_on(server.ask("SLOCK.UNLOCK k other"));
+    second.block_on(server.is_empty());
+}
+
+#[test]
+fn holds_of_a_runtime_that_has_shut_down() {
+    let (first, second) = (runtime(), runtime());
+    let server = second.block_on(Server::start());
+    let locks = server.locks();
+    let acquire = |key: &str| first.block_on(locks.write(key).ttl(LONG).acquire()).unwrap();
+    let (dropped, released) = (acquire("dropped"), acquire("released"));
+    first.shutdown_timeout(Duration::ZERO);
+    second.block_on(async {
+        released.extend(LONG).await.unwrap();
+        released.release().await.unwrap();
+        drop(dropped);
+        server.is_empty().await;
+    });
+}
