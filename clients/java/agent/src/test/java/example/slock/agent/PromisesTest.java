@@ -113,7 +113,7 @@ class PromisesTest {
 
   @Test
   void aViewWhoseThreadHasDiedIsNotRenewed() throws Exception {
-    try (Locks brief = new Locks(memory, new Options().ttl(Duration.ofMillis(300)))) {
+    try (Locks brief = new Locks(memory, new Options().ttl(Duration.ofSeconds(3)))) {
       CompletableFuture<Boolean> isHeld = new CompletableFuture<>();
       Thread thread = new Thread(() -> {
         brief.lock("a").lock();
