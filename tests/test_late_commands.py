@@ -405,28 +405,6 @@ def test_in_a_transaction_and_in_a_script(own: Server) -> None:
     assert raw.ok("EVAL", "return redis.call('SLOCK.EXTEND', KEYS[1], 'a', 5, 'GT', 'FENCE', 7)", 1, KEY) == 0
 
 
-# --- CANCEL … REFUSE, until the client libraries have left it
-
-
-def test_cancel_revokes_too_and_what_the_token_holds_goes_on(own: Server) -> None:
-    raw = own.raw()
-    fence = raw.ok("SLOCK.LOCK", KEY, "a", HOUR)
-    assert raw.ok("SLOCK.CANCEL", KEY, "a", "REFUSE", 60_000) == 0
-    assert raw.ok("SLOCK.LOCK", KEY, "a", HOUR) == raw.ok(*many("MLOCK", KEY, "a", HOUR, "WAIT", 0)) == fence
-    assert raw.ok("SLOCK.UPGRADE", KEY, "a", HOUR) == raw.ok("SLOCK.LOCK", KEY, "a", HOUR, "XX") == fence
-    assert raw.ok("SLOCK.EXTEND", KEY, "a", HOUR) == 1
-    read = raw.ok("SLOCK.DOWNGRADE", KEY, "a", HOUR, "FENCE", fence)
-    assert raw.ok("SLOCK.RLOCK", KEY, "a", HOUR) == read
-    for wait in ((), ("WAIT", 0)):
-        told = raw.error("SLOCK.UPGRADE", KEY, "a", HOUR, "FENCE", read, *wait)
-        assert told.startswith("REFUSED ") and "SLOCK.MUNLOCK with REFUSE" in told
-    assert raw.error("SLOCK.LOCK", KEY, "a", HOUR).startswith("WRONGMODE ")
-    assert raw.error(*many("MRLOCK", f"{KEY} other", "a", HOUR)).startswith("REFUSED ")
-    assert raw.ok("SLOCK.RUNLOCK", KEY, "a") == 1
-    assert raw.error("SLOCK.UPGRADE", KEY, "a", HOUR).startswith("NOTHELD ")
-    assert raw.error("SLOCK.RLOCK", KEY, "a", HOUR).startswith("REFUSED ")
-    assert raw.ok(*end(KEY, "a")) == 0, "which CANCEL has not released"
-
 
 # --- what is stored and replicated
 
@@ -464,7 +442,7 @@ def test_a_replica_decides_nothing(primary_and_replica: tuple[Server, Server]) -
     raw = primary_and_replica[1].raw()
     for words in (
         end(KEY, "a"),
-        ("SLOCK.CANCEL", KEY, "a", "REFUSE", 5),
+        ("SLOCK.CANCEL", KEY, "a"),
         ("SLOCK.LOCK", KEY, "a", HOUR, "XX"),
         ("SLOCK.UNLOCK", KEY, "a", "FENCE", 7),
         ("SLOCK.EXTEND", KEY, "a", HOUR, "GT"),

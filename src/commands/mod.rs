@@ -168,7 +168,7 @@ const COMMANDS: &[Command] = &[
         flags: c"fast",
         summary: c"Cancels the waiting requests of a token for a lock, from any connection.",
         complexity: c"O(P*log(N)), P being the queues in which these requests wait (1,024 for each user at most), N the number of waiting requests",
-        args: &[KEY, TOKEN, REFUSE],
+        args: &[KEY, TOKEN],
         run: queue::cancel,
     },
     Command {

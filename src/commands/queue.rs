@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! SLOCK.QUEUES [COUNT n] [CURSOR c]   the next cursor, and where somebody waits, the longest wait first: an array of maps
-//! SLOCK.CANCEL key token [REFUSE ms]  how many waiting requests of the token were cancelled
+//! SLOCK.CANCEL key token  how many waiting requests of the token were cancelled
 //! ```
 
 use slock_core::{LockIdRef, LockStore, QueueSummary};
@@ -80,11 +80,9 @@ pub fn queues(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 
 pub fn cancel(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
-    let (keys, token, refuse_ms) = (args.key()?, args.token()?, args.options(&["REFUSE"])?.refuse_ms);
+    let (keys, token) = (args.key()?, args.token()?);
+    args.options(&[])?;
     let lock = LockIdRef { db: ctx.db(), name: keys[0].bytes() };
-    let cancelled = runtime::operate(ctx, keys, |manager, operation| match refuse_ms {
-        None => Ok(manager.cancel(lock, token)),
-        Some(ms) => Ok(manager.cancel_and_revoke(operation.now(), lock, token, ms)),
-    })?;
+    let cancelled = runtime::operate(ctx, keys, |manager, _| Ok(manager.cancel(lock, token)))?;
     Ok(Reply::Int(i64::try_from(cancelled).unwrap_or(i64::MAX)))
 }

@@ -12,7 +12,6 @@ use crate::queue::QueueId;
 use crate::request::WaitResult;
 use crate::revoked_tokens::RevokedTokens;
 use crate::store::LockStore;
-use crate::time::Timestamp;
 
 impl LockManager {
     /// Ends all that the token wants of these locks, and revokes it there for `ms`. On how many of them it held, now or
@@ -38,12 +37,6 @@ impl LockManager {
             released += usize::from(counts);
         }
         Ok(released)
-    }
-
-    /// Revokes the token for this lock, and cancels its requests there.
-    pub fn cancel_and_revoke(&mut self, now: Timestamp, lock: LockIdRef<'_>, token: &[u8], ms: u64) -> usize {
-        self.revoked_tokens.revoke(lock, token, now, ms, false);
-        self.cancel(lock, token)
     }
 
     /// Cancels each request of `token` for this lock, alone or among others. How many there were.

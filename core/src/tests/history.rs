@@ -129,8 +129,6 @@ pub(super) enum Op {
     Cancel {
         name: usize,
         token: usize,
-        /// For how long it is revoked from then on.
-        refuse_ms: Option<u64>,
     },
     /// `MUNLOCK … REFUSE`.
     End {
@@ -276,13 +274,9 @@ impl World {
                 let hold = hold(token, fence);
                 manager.downgrade(one(store, now, &id_of(*name)), hold, *ttl_ms).map(Reply::Granted)
             }
-            Op::Cancel { name, token, refuse_ms } => {
+            Op::Cancel { name, token } => {
                 opens = 0;
-                let (lock, token) = (id_of(*name), bytes(token));
-                Ok(Reply::Count(match refuse_ms {
-                    None => manager.cancel(lock, token),
-                    Some(ms) => manager.cancel_and_revoke(now, lock, token, *ms),
-                }))
+                Ok(Reply::Count(manager.cancel(id_of(*name), bytes(token))))
             }
             Op::End { names, token, ms } => manager
                 .end(several(store, now, db_of(names), &words_of(names)), bytes(token), *ms)
@@ -511,10 +505,7 @@ impl Habits {
                 Op::Extend { names, token, extension, fence }
             }
             6 => Op::Downgrade { name, token, ttl_ms, fence: fence(random, holds, name, token) },
-            7 if random.chance(15) => {
-                let refuse_ms = random.chance(50).then(|| random.within(1, self.longest_ttl_ms));
-                Op::Cancel { name, token, refuse_ms }
-            }
+            7 if random.chance(15) => Op::Cancel { name, token },
             7 if random.chance(15) => {
                 Op::End { names: self.names(random), token, ms: random.within(1, self.longest_ttl_ms) }
             }

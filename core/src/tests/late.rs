@@ -242,25 +242,6 @@ fn the_end_changes_nothing_if_one_of_the_names_has_another_type() {
     assert_eq!(scene.news(), ["A granted"]);
 }
 
-/// As long as `CANCEL` can.
-#[test]
-fn a_revoked_holder_refreshes_extends_downgrades_and_releases_and_does_not_upgrade() {
-    let mut scene = Scene::new();
-    let fence = scene.takes("a", "A", WRITE);
-    assert_eq!(scene.cancels_and_is_revoked("a", "A", 1_000), 0);
-    assert_eq!(scene.takes("a", "A", WRITE), fence);
-    assert_eq!(scene.takes("a", "A", UPGRADE), fence, "a refresh too");
-    assert!(scene.extends("a", "A", 900));
-    let read = scene.downgrades("a", "A");
-    assert_eq!(scene.takes("a", "A", READ), read);
-    assert_eq!(scene.is_refused("a", "A", UPGRADE), LockError::Revoked(1_000));
-    assert_eq!(scene.is_refused("a b", "A", READ), LockError::Revoked(1_000), "a would be a new hold");
-    scene.releases("a", "A");
-    assert_eq!(scene.is_refused("a", "A", READ), LockError::Revoked(1_000));
-    assert_eq!(scene.cancels_and_is_revoked("a", "A", 10), 0);
-    assert_eq!(scene.is_refused("a", "A", READ), LockError::Revoked(1_000), "it does not end earlier either");
-}
-
 fn lock(db: i32, name: &[u8]) -> LockIdRef<'_> {
     LockIdRef { db, name }
 }

@@ -336,14 +336,6 @@ impl Scene {
         count
     }
 
-    /// The token cancels what it waits for at this name, and is revoked there for so long. How many requests.
-    pub(super) fn cancels_and_is_revoked(&mut self, name: &str, token: &str, ms: u64) -> usize {
-        let (now, id) = (self.now(), id(name));
-        let count = self.manager.cancel_and_revoke(now, id.as_ref(), token.as_bytes(), ms);
-        self.ends_step();
-        count
-    }
-
     fn hold_ref<'t>(&self, token: &'t str) -> HoldRef<'t> {
         HoldRef { token: token.as_bytes(), fence: self.fence }
     }

@@ -112,10 +112,7 @@ impl SideBySide {
                 count(model.release(&[*name], *token, *mode, *fence, now))
             }
             Op::ReleaseAll { names, token, fence } => count(model.release(names, *token, None, *fence, now)),
-            Op::Cancel { name, token, refuse_ms } => {
-                refuse_ms.inspect(|ms| _ = model.revoke(*name, *token, *ms, false, now));
-                Reply::Count(model.cancel(*name, *token))
-            }
+            Op::Cancel { name, token } => Reply::Count(model.cancel(*name, *token)),
             Op::End { names, token, ms } => count(model.end(names, *token, *ms, now)),
             Op::Downgrade { name, token, ttl_ms, fence } => {
                 model.downgrade(*name, *token, *ttl_ms, *fence, now).map_or_else(Reply::Error, Reply::Granted)

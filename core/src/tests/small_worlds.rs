@@ -227,9 +227,7 @@ impl Kind {
             Leave => steps.extend((0..4).map(Step::Leaves)),
             Cancel => {
                 for (token, name) in each {
-                    for refuse_ms in [None, Some(UNIT_MS)] {
-                        does(Op::Cancel { name, token, refuse_ms });
-                    }
+                    does(Op::Cancel { name, token });
                     does(Op::End { names: vec![name], token, ms: UNIT_MS });
                 }
             }
@@ -412,10 +410,7 @@ impl fmt::Display for Deed {
             Op::Downgrade { name, token, ttl_ms, fence: own } => {
                 write!(out, "DOWNGRADE {} {} {ttl_ms}{}", text(&[*name]), TOKENS[*token], fence(own))
             }
-            Op::Cancel { name, token, refuse_ms } => {
-                write!(out, "CANCEL {} {}", text(&[*name]), TOKENS[*token])?;
-                refuse_ms.map_or(Ok(()), |ms| write!(out, " REFUSE {ms}"))
-            }
+            Op::Cancel { name, token } => write!(out, "CANCEL {} {}", text(&[*name]), TOKENS[*token]),
             Op::End { names, token, ms } => {
                 write!(out, "MUNLOCK {} {} REFUSE {ms}", text(names), TOKENS[*token])
             }
