@@ -181,17 +181,26 @@ impl Scene {
         }
     }
 
+    /// Serves, and looks around each owner, as long as that gives something to serve.
     pub(super) fn serves(&mut self) {
-        let now = self.now();
-        self.manager.serve_queues(&mut self.store, &mut self.clients, &mut whole_turn(now));
-        self.checks_tables();
-        assert!(!self.manager.has_work());
+        loop {
+            let (now, mut position) = (self.now(), None);
+            self.manager.serve_queues(&mut self.store, &mut self.clients, &mut whole_turn(now));
+            self.checks_tables();
+            assert!(!self.manager.has_work());
+            while let Some(next) = self.manager.look_at_owner(&mut self.store, now, position) {
+                position = Some(next);
+            }
+            if !self.manager.has_work() {
+                break;
+            }
+        }
     }
 
-    /// Checks each name that is waited for, and serves.
-    pub(super) fn checks_names(&mut self) {
-        let mut position = None;
-        while let Some(next) = self.manager.probe(&mut self.store, position) {
+    /// Looks at each name that is waited for, and serves.
+    pub(super) fn looks_at_names(&mut self) {
+        let (now, mut position) = (self.now(), None);
+        while let Some(next) = self.manager.look_at_name(&mut self.store, now, position) {
             position = Some(next);
         }
         self.serves();

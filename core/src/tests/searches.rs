@@ -167,7 +167,7 @@ fn a_lock_that_came_under_a_free_name_is_found_when_the_name_is_checked() {
     scene.store.replace(&id("b"), lock);
     scene.serves();
     assert_eq!(scene.news(), [""; 0]);
-    scene.checks_names();
+    scene.looks_at_names();
     let news = scene.news();
     assert!(news.len() == 1 && news[0].starts_with("T Deadlock"), "{news:?}");
 }
@@ -182,7 +182,7 @@ fn another_type_that_came_under_a_free_name_is_found_when_the_name_is_checked() 
     scene.store.replace_by_other_type(&id("b"));
     scene.serves();
     assert_eq!(scene.news(), [""; 0]);
-    scene.checks_names();
+    scene.looks_at_names();
     assert_eq!(scene.news(), ["W WrongType", "V WrongType"]);
     assert_eq!(scene.queue("a"), ["X"]);
 }
