@@ -25,7 +25,7 @@ def _fill(client: redis.Redis) -> None:
             for reader in range(number % 7 + 1):
                 pipe.execute_command("SLOCK.RLOCK", key, f"owner-{number}-{reader}", HOUR, "META", meta)
     for reader in range(3000):
-        pipe.execute_command("SLOCK.RLOCK", "great", f"owner-{reader}", HOUR)
+        pipe.execute_command("SLOCK.RLOCK", "great", f"owner-{reader}", HOUR, "META", "m" * (reader % 300))
     for number in range(KEYS):
         if number % KEPT:
             pipe.delete(f"lock:{number}")

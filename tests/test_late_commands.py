@@ -405,7 +405,6 @@ def test_in_a_transaction_and_in_a_script(own: Server) -> None:
     assert raw.ok("EVAL", "return redis.call('SLOCK.EXTEND', KEYS[1], 'a', 5, 'GT', 'FENCE', 7)", 1, KEY) == 0
 
 
-
 # --- what is stored and replicated
 
 

@@ -105,12 +105,18 @@ pub fn encode(lock: &Lock) -> Vec<u8> {
             })
             .collect(),
     };
-    // Enough for a lock with one holder and no long metadata.
-    let mut bytes = Vec::with_capacity(128);
-    bytes.push(VERSION);
-    bincode::serde::encode_into_std_write(&stored, &mut bytes, CONFIG)
-        .expect("writing to memory cannot fail");
-    bytes
+    stored.to_bytes()
+}
+
+impl StoredV1<'_> {
+    fn to_bytes(&self) -> Vec<u8> {
+        // Enough for a lock with one holder and no long metadata.
+        let mut bytes = Vec::with_capacity(128);
+        bytes.push(1);
+        bincode::serde::encode_into_std_write(self, &mut bytes, CONFIG)
+            .expect("writing to memory cannot fail");
+        bytes
+    }
 }
 
 /// The lock that these bytes describe. Never panics and never allocates more than a small multiple
@@ -145,6 +151,10 @@ fn decode_v1(body: &[u8]) -> Result<Lock, Malformed> {
             && holder.deadline_ms <= NUMBER_MAX
             && holder.meta.len() <= META_MAX_BYTES
     };
+    // Integers can be written longer than need be; only the shortest form is ours.
+    if stored.to_bytes()[1..] != *body {
+        return Err(Malformed::Syntax);
+    }
     let rising = stored.holders.windows(2).all(|pair| pair[0].fence < pair[1].fence);
     if !rising || !stored.holders.iter().all(within_limits) {
         return Err(Malformed::Inconsistent);
@@ -157,10 +167,5 @@ fn decode_v1(body: &[u8]) -> Result<Lock, Malformed> {
             Holder::new(holder.token, holder.meta, holder.fence, holder.since_ms, holder.deadline_ms)
         })
         .collect();
-    let lock = Lock::from_parts(mode, holders).ok_or(Malformed::Inconsistent)?;
-    // Integers can be written longer than need be; only the shortest form is ours.
-    if encode(&lock)[1..] != *body {
-        return Err(Malformed::Syntax);
-    }
-    Ok(lock)
+    Lock::from_parts(mode, holders).ok_or(Malformed::Inconsistent)
 }

@@ -17,7 +17,7 @@ use slock_core::{TimeSlice, Timestamp, Urgency};
 
 use super::notify::without_subscriber;
 use super::schedule::Schedule;
-use super::working_state::{CHECK_NAMES_EVERY_MS, Runtime, try_with_runtime};
+use super::working_state::{LOOK_EVERY_MS, Runtime, try_with_runtime};
 use super::write_gate::WriteBlock;
 
 use crate::keyspace::Keyspace;
@@ -102,7 +102,8 @@ impl Runtime {
             self.manager.end_waits(&mut slice);
         } else {
             let manager = &mut self.manager;
-            self.names.go_on(now_ms, CHECK_NAMES_EVERY_MS, |after| manager.probe(store, after));
+            self.names.go_on(now_ms, LOOK_EVERY_MS, |after| manager.look_at_name(store, now(), after));
+            self.owners.go_on(now_ms, LOOK_EVERY_MS, |after| manager.look_at_owner(store, now(), after));
             while started.elapsed() < RESTORED_SLICE
                 && let Some(lock) = self.restored.pop_first()
             {

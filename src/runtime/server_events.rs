@@ -4,7 +4,7 @@
 //! |---|---|
 //! | a lock is removed, whoever did it (`DEL`, expiry, eviction, `SET`, `RENAME`, `MOVE`, ...) | goes on waiting; the first is granted at the end of this turn, or gets `WRONGTYPE` if another type is there |
 //! | a lock appears by `RESTORE` or `COPY` | is looked at again |
-//! | anything else happens to a key | the server does not report it: see `CHECK_NAMES_EVERY_MS` in `working_state` |
+//! | anything else happens to a key | the server does not report it: see `LOOK_EVERY_MS` in `working_state` |
 //! | `FLUSHALL`, `FLUSHDB` | goes on waiting: the locks are free, and the first at each name is granted at the end of this turn |
 //! | `SWAPDB` | is looked at again, at each name of both databases, beside the locks that are there now |
 //! | a connection closes | its own request leaves the queue; its EPHEMERAL holds end, and the next is granted |

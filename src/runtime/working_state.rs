@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use slock_core::{LockId, LockIdRef, LockManager, ProbePosition, Timestamp};
+use slock_core::{LockId, LockIdRef, LockManager, NamePosition, OwnerPosition, Timestamp};
 
 use super::schedule::{Schedule, Sweep};
 use super::waiting_clients::WaitingClients;
@@ -38,7 +38,9 @@ pub struct Runtime {
     /// The look for channels without a subscriber; see `notify`.
     pub channels: Sweep<Rc<[u8]>>,
     /// The look at the names that are waited for; see `end_of_turn`.
-    pub names: Sweep<ProbePosition>,
+    pub names: Sweep<NamePosition>,
+    /// The look around each owner that waits.
+    pub owners: Sweep<OwnerPosition>,
 }
 
 impl Runtime {
@@ -94,10 +96,10 @@ impl Runtime {
     /// When the queues have to be served next if nothing happens, on the monotonic clock.
     fn next_due_ms(&self, now: Timestamp) -> Option<u64> {
         let waitlist = self.manager.waitlist();
-        let first_check_ms = waitlist.oldest_since_ms().map(|since_ms| since_ms + CHECK_NAMES_EVERY_MS);
-        let names_ms = first_check_ms.map(|at_ms| at_ms.max(self.names.next_ms));
+        let first_look_ms = waitlist.oldest_since_ms().map(|since_ms| since_ms + LOOK_EVERY_MS);
+        let looks_ms = first_look_ms.map(|at_ms| at_ms.max(self.names.next_ms.min(self.owners.next_ms)));
         let channels_ms = waitlist.channels(None).next().map(|_| self.channels.next_ms);
-        [self.manager.next_due_ms(now), names_ms, channels_ms].into_iter().flatten().min()
+        [self.manager.next_due_ms(now), looks_ms, channels_ms].into_iter().flatten().min()
     }
 
     /// Whether the timer has something to do that does not wait for time to pass.
@@ -109,9 +111,9 @@ impl Runtime {
     }
 }
 
-/// How often the module checks each name that is waited for. Servers do not report to modules what comes under a free
-/// name, that a key expires earlier, or that a slot has gone.
-pub const CHECK_NAMES_EVERY_MS: u64 = 1000;
+/// How often the module looks at each name that is waited for, and around each owner that waits. Servers do not report to
+/// modules what comes under a free name, that a key expires earlier, or that a slot has gone.
+pub const LOOK_EVERY_MS: u64 = 1000;
 
 /// How often it is looked for, at least: what is counted between a reset and the look is lost.
 const LOOK_FOR_RESET_EVERY_MS: u64 = 1000;

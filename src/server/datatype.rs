@@ -325,7 +325,11 @@ unsafe extern "C" fn copy2(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_
     .unwrap_or(ptr::null_mut())
 }
 
-/// Moves the lock and its metadata; its tables stay where they are.
+/// So many holders are moved before the server is asked whether that is enough for now.
+const MOVED_AT_ONCE: usize = 64;
+
+/// Moves the lock and what its holders have on the heap; its tables stay where they are. Of a lock with many holders it
+/// goes on, in the next call, behind the fence that the cursor says.
 unsafe extern "C" fn defrag(
     ctx: *mut raw::RedisModuleDefragCtx,
     _: *mut raw::RedisModuleString,
@@ -333,26 +337,36 @@ unsafe extern "C" fn defrag(
 ) -> i32 {
     // SAFETY: entries of the API table are written once, at load.
     let Some(relocate) = (unsafe { raw::RedisModule_DefragAlloc }) else { return 0 };
-    guard(c"defragmenting a lock", || {
-        // SAFETY: `value` points to the server's pointer to a stored value. `relocate` answers null, or
-        // has moved the bytes to a new allocation of the same size and freed the old one.
-        unsafe {
-            let moved = relocate(ctx, *value);
+    let is_unfinished = guard(c"defragmenting a lock", || {
+        let mut done_up_to = 0;
+        api!(RedisModule_DefragCursorGet(ctx, &mut done_up_to));
+        // SAFETY: `value` points to the server's pointer to a stored value. `relocate` answers null, or has moved the
+        // bytes to a new allocation of the same size and freed the old one. So has it below.
+        let lock = unsafe {
+            let moved = if done_up_to == 0 { relocate(ctx, *value) } else { ptr::null_mut() };
             if !moved.is_null() {
                 *value = moved;
             }
-            for string in (**value.cast::<*mut Lock>()).bytes_mut() {
-                let length = string.len();
-                let moved = relocate(ctx, string.as_mut_ptr().cast()).cast::<u8>();
-                if !moved.is_null() {
-                    let old = std::mem::replace(
-                        string,
-                        Box::from_raw(ptr::slice_from_raw_parts_mut(moved, length)),
-                    );
-                    std::mem::forget(old);
-                }
+            &mut **value.cast::<*mut Lock>()
+        };
+        for (number, (fence, string)) in (1..).zip(lock.bytes_after(done_up_to)) {
+            if number % MOVED_AT_ONCE == 0
+                && api!(RedisModule_DefragShouldStop(ctx)) != 0
+                && api!(RedisModule_DefragCursorSet(ctx, fence - 1)) == raw::REDISMODULE_OK as i32
+            {
+                return true;
+            }
+            let Some(string) = string else { continue };
+            let length = string.len();
+            // SAFETY: see above.
+            let moved = unsafe { relocate(ctx, string.as_mut_ptr().cast()) }.cast::<u8>();
+            if !moved.is_null() {
+                // SAFETY: these are the bytes, where they are now.
+                let new = unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(moved, length)) };
+                std::mem::forget(std::mem::replace(string, new));
             }
         }
+        false
     });
-    0
+    i32::from(is_unfinished == Some(true))
 }

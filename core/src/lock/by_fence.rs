@@ -29,8 +29,10 @@ impl ByFence {
         last.map_or(0, |holder| holder.fence)
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Holder> {
-        self.pieces.values_mut().flatten()
+    /// Those with a fence above this one.
+    pub(super) fn after_mut(&mut self, fence: u64) -> impl Iterator<Item = &mut Holder> {
+        let from = self.piece_of(fence);
+        self.pieces.range_mut(from..).flat_map(|(_, piece)| piece).filter(move |holder| holder.fence > fence)
     }
 
     /// Those with a fence above this one.

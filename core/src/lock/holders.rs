@@ -302,15 +302,15 @@ impl Holders {
             }
     }
 
-    /// What holders have on the heap.
-    pub(crate) fn bytes_mut(&mut self) -> impl Iterator<Item = &mut Box<[u8]>> {
+    /// The holders with a fence above this one, by their fences, and what they have on the heap.
+    pub(crate) fn bytes_after(&mut self, fence: u64) -> impl Iterator<Item = (u64, Option<&mut Box<[u8]>>)> {
         let (few, many) = match self {
             Self::One(one) => (slice::from_mut(one), None),
             Self::Few(few) => (&mut few[..], None),
-            Self::Many(trees) => (&mut [][..], Some(trees.by_fence.iter_mut())),
+            Self::Many(trees) => (&mut [][..], Some(trees.by_fence.after_mut(fence))),
         };
-        let holders = few.iter_mut().chain(many.into_iter().flatten());
-        holders.filter_map(Holder::bytes_mut)
+        let few = few.iter_mut().filter(move |holder| holder.fence > fence);
+        few.chain(many.into_iter().flatten()).map(|holder| (holder.fence, holder.bytes_mut()))
     }
 
     /// All of a table without trees; none is left.

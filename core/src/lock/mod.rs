@@ -272,9 +272,10 @@ impl Lock {
         allocated(size_of::<Self>()) + self.holders.heap_bytes()
     }
 
-    /// What the holders have on the heap, for a defragmenting allocator to move.
-    pub fn bytes_mut(&mut self) -> impl Iterator<Item = &mut Box<[u8]>> {
-        self.holders.bytes_mut()
+    /// The holders with a fence above this one, by their fences, and what they have on the heap, for a defragmenting
+    /// allocator to move. Where there are many, they come in the order of their fences.
+    pub fn bytes_after(&mut self, fence: u64) -> impl Iterator<Item = (u64, Option<&mut Box<[u8]>>)> {
+        self.holders.bytes_after(fence)
     }
 }
 

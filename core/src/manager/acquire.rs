@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::hold::deadline_ms;
 use super::lock_manager::LockManager;
 use super::operation::{Open, Operation};
-use crate::deadlock::{self, View};
+use crate::deadlock;
 use crate::effect::{Change, Event};
 use crate::error::LockError;
 use crate::ids::{HoldRef, RequestId, UserName};
@@ -124,16 +124,9 @@ impl LockManager {
 
     pub(super) fn leave(&mut self, request: RequestId) -> Option<Waiter> {
         let led = self.queues_led_by(request);
-        let waiter = self.take_out(request)?;
+        let waiter = self.waitlist.remove(request)?;
         self.places_looked_at += waiter.queues.len();
         led.into_iter().for_each(|queue| self.mark(queue));
-        // Behind an older request of its own token, a request waits for nobody.
-        let mut queues = waiter.queues.iter();
-        if !self.waitlist.has_several(waiter.token_id())
-            || queues.any(|queue| self.waitlist.of_token_at(*queue, &waiter.token).next().is_some())
-        {
-            self.search_around(waiter.token_id());
-        }
         Some(waiter)
     }
 
@@ -141,15 +134,6 @@ impl LockManager {
     fn queues_led_by(&self, request: RequestId) -> SmallVec<[QueueId; 1]> {
         let queues = self.waitlist.get(request).map(|waiter| waiter.queues.iter()).unwrap_or_default();
         queues.copied().filter(|queue| self.waitlist.front(*queue) == Some(request)).collect()
-    }
-
-    /// Takes a request out of its queues. If it stood for its owner in the search for cycles, another does now.
-    pub(super) fn take_out(&mut self, request: RequestId) -> Option<Waiter> {
-        let waiter = self.waitlist.remove(request)?;
-        if self.search_again.remove(&request) {
-            self.search_around(waiter.token_id());
-        }
-        Some(waiter)
     }
 
     /// Ends the wait of a request without a grant.
@@ -297,27 +281,44 @@ impl LockManager {
             self.queues_led_by(same).into_iter().for_each(|queue| self.mark(queue));
             return Ok(same);
         }
+        if let Some(error) = self.second_upgrade(open, request, now) {
+            self.counters.deadlocks += 1;
+            return Err(error);
+        }
         let id = self.waitlist.push(open.ids(), request, &caller, now.monotonic_ms(), gives_up_ms);
-        self.note_holders_of_new_queues(open, id);
-        match deadlock::closed_by(id, &self.view(now), open.store()) {
-            deadlock::Outcome::NoCycle => {}
-            deadlock::Outcome::Cycle(cycle) if !self.some_are_leaving(now) => {
-                let error = cycle.told(&self.waitlist);
-                self.waitlist.remove(id);
-                self.counters.deadlocks += 1;
-                return Err(error);
-            }
-            // It is searched for again. Perhaps it is a cycle by those only who are about to leave, or they hide one: it
-            // is looked at when they have.
-            _ => {
-                self.waitlist.token_id(request.token).into_iter().for_each(|owner| self.search_around(owner))
-            }
+        let cycle = deadlock::closed_by(id, &self.waitlist, now.unix_ms(), open.store());
+        // Perhaps it is a cycle by those only who are about to leave: it is looked for again.
+        if let Some(cycle) = cycle.filter(|_| !self.some_are_leaving(now)) {
+            let error = cycle.told(&self.waitlist);
+            self.waitlist.remove(id);
+            self.counters.deadlocks += 1;
+            return Err(error);
         }
         self.counters.waiters_max = self.counters.waiters_max.max(self.waitlist.len() as u64);
         // That it cannot be served now was found just before.
         self.look_again_when_due(open, id);
-        self.note_holds(open, id);
         Ok(id)
+    }
+
+    /// Two readers of a lock that both wait to write wait for each other, whatever else they wait for.
+    fn second_upgrade(
+        &self,
+        open: &Open<'_, impl LockStore>,
+        request: &Request<'_>,
+        now: Timestamp,
+    ) -> Option<LockError> {
+        let queue = self.waitlist.queue_at(open.id(0)).filter(|_| request.want == Want::Upgrade)?;
+        let first = self.waitlist.get(self.waitlist.queue(queue)?.upgrade()?)?;
+        let is_live = open.hold(0, first.request().hold()).is_ok_and(|own| own.is_some());
+        if *first.token == *request.token || !is_live || self.some_are_leaving(now) {
+            return None;
+        }
+        Some(deadlock::between_upgrades(
+            open.id(0),
+            request.token,
+            &first.token,
+            request.caller.caller().user,
+        ))
     }
 
     /// Checks that a user may have so many more places in queues with this token. One who asks for the same again has them.
@@ -349,26 +350,6 @@ impl LockManager {
         match request.reply_to {
             ReplyTo::Client => None,
             ReplyTo::Channel { .. } => self.waitlist.same_on_channel(open.ids(), request),
-        }
-    }
-
-    /// For a request that has just been enqueued and whose names are open.
-    fn note_holders_of_new_queues(&mut self, open: &Open<'_, impl LockStore>, request: RequestId) {
-        let Some(waiter) = self.waitlist.get(request) else { return };
-        let queues: SmallVec<[QueueId; 1]> = waiter.queues.iter().copied().collect();
-        for (at, queue) in queues.into_iter().enumerate() {
-            if self.waitlist.queue(queue).is_some_and(|queue| queue.len() == 1) {
-                self.waitlist.note_holders(queue, open.lock(at).ok().flatten());
-            }
-        }
-    }
-
-    /// What a search for a deadlock looks at.
-    pub(super) fn view(&self, now: Timestamp) -> View<'_> {
-        View {
-            waitlist: &self.waitlist,
-            now_unix_ms: now.unix_ms(),
-            is_unsure: !self.changed_databases.is_empty(),
         }
     }
 }

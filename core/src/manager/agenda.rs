@@ -62,15 +62,11 @@ pub(super) enum Work {
     ServeMany,
     /// Databases that have changed.
     ScanDatabases,
-    /// Locks that have come into other hands.
-    ScanHolders,
-    /// Cycles that were not found at once.
-    SearchCycles,
 }
 
 impl Work {
     /// In the order of their turns.
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 7] = [
         Self::EndWaits,
         Self::DropUnheard,
         Self::EndHoldsOfClosed,
@@ -78,8 +74,6 @@ impl Work {
         Self::ServeQueues,
         Self::ServeMany,
         Self::ScanDatabases,
-        Self::ScanHolders,
-        Self::SearchCycles,
     ];
 }
 
@@ -94,8 +88,6 @@ impl LockManager {
             Work::ServeQueues => !self.dirty.is_empty(),
             Work::ServeMany => !self.revisit.is_empty(),
             Work::ScanDatabases => !self.changed_databases.is_empty(),
-            Work::ScanHolders => !self.holder_scans.is_empty(),
-            Work::SearchCycles => self.search.is_some() || !self.search_again.is_empty(),
         }
     }
 
@@ -117,8 +109,7 @@ impl LockManager {
                 let grace_ms = self.grace_until_ms.filter(|_| !self.waitlist.is_empty());
                 wake_ms.into_iter().chain(grace_ms).min()
             }
-            Work::SearchCycles => self.waitlist.next_own_hold_end_ms().map(on_monotonic_clock),
-            Work::DropUnheard | Work::ServeMany | Work::ScanDatabases | Work::ScanHolders => None,
+            Work::DropUnheard | Work::ServeMany | Work::ScanDatabases => None,
         }
     }
 
@@ -140,19 +131,13 @@ impl LockManager {
             Work::ServeQueues => self.serve_next_queue(store, clients, now),
             Work::ServeMany => self.serve_next_revisit(store, clients, now),
             Work::ScanDatabases => self.scan_next_database(),
-            Work::ScanHolders => self.look_at_next_holders(store, now),
-            Work::SearchCycles => self.search_next_cycle(store, now),
         }
     }
 
-    /// Whether nobody waits, no hold ends with a connection, and no search has anything to forget. Then there is nothing to
-    /// do, now or later, that anybody would notice.
+    /// Whether nobody waits and no hold ends with a connection. Then there is nothing to do, now or later.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.waitlist.is_empty()
-            && self.ephemeral.is_empty()
-            && self.answers.is_empty()
-            && self.search.is_none()
+        self.waitlist.is_empty() && self.ephemeral.is_empty() && self.answers.is_empty()
     }
 
     /// Whether [`LockManager::serve_queues`] has work that does not wait for time to pass.
@@ -223,9 +208,9 @@ impl LockManager {
     /// [`LockManager::serve_queues`]. This much can be done while no lock may be changed.
     pub fn end_waits(&mut self, slice: &mut impl TimeSlice) {
         while slice.has_room(self.answers.len())
-            && slice.now_for(Urgency::Answers).is_some_and(|now| {
-                self.end_next_wait(now) | self.drop_next_without_listener() | self.forget_search()
-            })
+            && slice
+                .now_for(Urgency::Answers)
+                .is_some_and(|now| self.end_next_wait(now) | self.drop_next_without_listener())
         {}
         if self.waitlist.is_empty() {
             self.forget_those_to_look_at();
@@ -237,10 +222,5 @@ impl LockManager {
         self.dirty.clear();
         self.changed_databases = ChangedDatabases::default();
         self.revisit.clear();
-        self.search_again.clear();
-        self.holder_scans.clear();
-        if let Some(search) = &mut self.search {
-            search.give_up();
-        }
     }
 }

@@ -23,31 +23,11 @@ pub(super) struct ChangedDatabases {
 struct Changes {
     some: BTreeSet<i32>,
     all: bool,
-    /// The time has changed before which nothing is granted.
-    grace: bool,
-}
-
-/// What has changed for the locks of a queue that has to be looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Changed {
-    /// Others may hold it.
-    Holders,
-    /// Only when it may be granted.
-    Grace,
-}
-
-impl Changes {
-    fn of(&self, db: i32) -> Option<Changed> {
-        if self.all || self.some.contains(&db) {
-            return Some(Changed::Holders);
-        }
-        self.grace.then_some(Changed::Grace)
-    }
 }
 
 impl ChangedDatabases {
     pub(super) fn is_empty(&self) -> bool {
-        self.changes.some.is_empty() && !self.changes.all && !self.changes.grace
+        self.changes.some.is_empty() && !self.changes.all
     }
 
     fn noted(&mut self) -> &mut Changes {
@@ -63,13 +43,8 @@ impl ChangedDatabases {
         }
     }
 
-    /// New holds may be given sooner than was said.
-    pub(super) fn note_grace(&mut self) {
-        self.noted().grace = true;
-    }
-
-    /// The next queue to look at, and what has changed there.
-    pub(super) fn next(&mut self, waitlist: &Waitlist) -> Option<(QueueId, Changed)> {
+    /// The next queue to look at.
+    pub(super) fn next(&mut self, waitlist: &Waitlist) -> Option<QueueId> {
         let mut queues = waitlist.queues_after(self.done).take(PASSED_OVER).peekable();
         if queues.peek().is_none() {
             *self = Self { changes: mem::take(&mut self.later), ..Self::default() };
@@ -77,7 +52,7 @@ impl ChangedDatabases {
         }
         queues.find_map(|(id, queue)| {
             self.done = Some(id);
-            Some((id, self.changes.of(queue.lock.db)?))
+            (self.changes.all || self.changes.some.contains(&queue.lock.db)).then_some(id)
         })
     }
 }

@@ -189,13 +189,7 @@ impl LockManager {
         {
             self.ephemeral.end_all(lock.to_drop(effect.at_ms), open.id(at));
         }
-        let queue =
-            if self.waitlist.is_empty() { None } else { self.hold_changes(open.id(at), &effect.change) };
         open.store().commit(at, &effect, event);
-        // Who has left is noted until the next one comes: that is no harm.
-        if let (Some(queue), Change::Hold { .. }) = (queue, effect.change) {
-            self.waitlist.note_holders(queue, open.lock(at).ok().flatten());
-        }
     }
 }
 

@@ -1,19 +1,18 @@
 //! What the manager keeps between operations, and what it is told.
 
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 
 use super::changed_databases::ChangedDatabases;
 use super::counters::Counters;
 use super::ephemeral::EphemeralHolds;
 use super::operation::Open;
-use crate::deadlock::Search;
 use crate::error::LockError;
 use crate::fence::Fences;
 use crate::ids::{ConnectionId, LockIdRef, RequestId};
 use crate::limits::PLACES_OF_TOKEN_MAX;
-use crate::queue::{HoldersSeen, QueueId, TokenId, Waiter, Waitlist};
+use crate::queue::{QueueId, Waiter, Waitlist};
 use crate::request::{Answer, WaitResult};
 use crate::revoked_tokens::RevokedTokens;
 use crate::store::LockStore;
@@ -67,17 +66,6 @@ pub struct LockManager {
     pub(super) changed_databases: ChangedDatabases,
     /// Requests to look at, wherever they stand: those for several names, and others of tokens that were granted a lock.
     pub(super) revisit: BTreeSet<RequestId>,
-    /// Requests of tokens that may wait in a cycle by now that no request closed, or that was not found at once.
-    pub(super) search_again: BTreeSet<RequestId>,
-    /// The last one that had its turn. The next is an earlier one: so nobody who is searched for again and again, or comes
-    /// anew, keeps others from theirs.
-    pub(super) last_searched: RequestId,
-    /// The search for such a cycle that is under way.
-    pub(super) search: Option<Search>,
-    /// Locks that have come into other hands outside of the manager: whose holders are to be looked at.
-    pub(super) holder_scans: BTreeMap<QueueId, HolderScan>,
-    /// The lock that was looked at last: each has its turn.
-    pub(super) last_holder_scan: Option<QueueId>,
     /// Requests up to this one are sent away with this error.
     pub(super) sent_away: Option<(RequestId, LockError)>,
     /// How often the first kind of work has had its turn in [`LockManager::serve_queues`] so far.
@@ -89,17 +77,6 @@ pub struct LockManager {
     /// Connections that have closed and with which requests end that are answered on channels.
     pub(super) closed_askers: BTreeSet<ConnectionId>,
     pub(super) answers: Vec<Answer>,
-}
-
-/// How far a look at the holders of a lock who wait themselves has come.
-#[derive(Debug, Default)]
-pub(super) struct HolderScan {
-    /// The last of the tokens that held it before.
-    pub(super) held_before: TokenId,
-    /// Those who hold it now, which come after these.
-    pub(super) hold_now: HoldersSeen,
-    /// It has come into other hands again since the look began.
-    pub(super) again: bool,
 }
 
 impl LockManager {
@@ -116,14 +93,14 @@ impl LockManager {
             self.grace_until_ms.is_some_and(|old_ms| until_ms.is_none_or(|new_ms| new_ms < old_ms));
         self.grace_until_ms = until_ms;
         if is_sooner && !self.waitlist.is_empty() {
-            self.changed_databases.note_grace();
+            self.changed_databases.note(None);
         }
     }
 
     /// Something happened to this key that did not go through the manager.
     pub fn key_changed(&mut self, lock: LockIdRef<'_>) {
         if let Some(queue) = self.waitlist.queue_at(lock) {
-            self.mark_changed_outside(queue);
+            self.mark(queue);
         }
     }
 
@@ -181,7 +158,7 @@ impl LockManager {
     /// Whether there is more to do after [`LockManager::send_all_away`].
     #[must_use]
     pub fn is_sending_away(&self) -> bool {
-        self.sent_away.is_some() || self.search.is_some() || self.has_answers()
+        self.sent_away.is_some() || self.has_answers()
     }
 
     /// Nobody listens to this channel any more: its requests leave, without an answer, in
@@ -229,11 +206,6 @@ impl LockManager {
         {
             self.mark(queue);
         }
-    }
-
-    pub(super) fn mark_changed_outside(&mut self, queue: QueueId) {
-        self.waitlist.set_changed_outside(queue, true);
-        self.mark(queue);
     }
 
     pub(super) fn mark_all(&mut self, open: &Open<'_, impl LockStore>) {

@@ -32,12 +32,12 @@ mod end;
 mod ephemeral;
 mod hold;
 mod lock_manager;
+mod look_around;
 mod operation;
-mod search_cycles;
 mod serve_queues;
 
 pub use agenda::{TimeSlice, Urgency};
 pub use counters::Counters;
 pub use lock_manager::{Bounds, LockManager};
+pub use look_around::{NamePosition, OwnerPosition};
 pub use operation::Operation;
-pub use serve_queues::ProbePosition;

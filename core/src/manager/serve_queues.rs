@@ -6,7 +6,6 @@ use smallvec::SmallVec;
 
 use super::acquire::Standing;
 use super::agenda::Work;
-use super::changed_databases::Changed;
 use super::lock_manager::{LockManager, RETRY_ENDED_MOST_MS, RETRY_ENDED_MS};
 use super::operation::{Open, Operation};
 use crate::clients::{Clients, NotGranted};
@@ -15,34 +14,10 @@ use crate::ids::{HoldRef, LockIdRef, RequestId};
 use crate::lock::Admission;
 use crate::queue::{QueueId, Waiter};
 use crate::request::WaitResult;
-use crate::store::{LockStore, Lookup};
+use crate::store::LockStore;
 use crate::time::Timestamp;
 
-/// How far [`LockManager::probe`] has come.
-#[derive(Clone, Copy, Debug)]
-pub struct ProbePosition(QueueId);
-
 impl LockManager {
-    /// Checks the next name that is waited for, after the queue that the last call came to; `None` at the end. It finds
-    /// what was not reported by [`LockManager::key_changed`]: another type or another lock under a name that was free, or
-    /// a name that this node of a cluster no longer serves. [`LockManager::serve_queues`] draws the consequences. To open
-    /// a key also has the server remove it if it has expired.
-    pub fn probe(
-        &mut self,
-        store: &mut impl LockStore,
-        after: Option<ProbePosition>,
-    ) -> Option<ProbePosition> {
-        let (id, queue) = self.waitlist.queues_after(after.map(|position| position.0)).next()?;
-        store.open(queue.lock.db, &[&queue.lock.name]);
-        match store.get(0) {
-            Lookup::NotServed | Lookup::OtherType => self.mark(id),
-            Lookup::Lock(lock) if self.waitlist.note_holders(id, lock) => self.look_at_holders(id),
-            Lookup::Lock(_) => {}
-        }
-        store.close();
-        Some(ProbePosition(id))
-    }
-
     pub(super) fn end_next_wait(&mut self, now: Timestamp) -> bool {
         if let Some((last, error)) = &self.sent_away {
             if let Some(request) = self.waitlist.first_request().filter(|request| request <= last) {
@@ -128,9 +103,6 @@ impl LockManager {
         }
         let Some(queue) = self.dirty.pop_front() else { return false };
         self.waitlist.set_dirty(queue, false);
-        if self.waitlist.set_changed_outside(queue, false) {
-            self.holders_changed(store, queue);
-        }
         if let Some(front) = self.waitlist.front(queue) {
             if !self.waitlist.get(front).is_some_and(Waiter::is_for_many) {
                 self.attempt(store, clients, now, front);
@@ -159,7 +131,6 @@ impl LockManager {
             return false;
         };
         self.waitlist.set_wake(queue, wake_ms(&open, 0, until_ms));
-        self.note_hold(&open, 0, queue, &token);
         true
     }
 
@@ -184,11 +155,8 @@ impl LockManager {
         if self.changed_databases.is_empty() {
             return false;
         }
-        match self.changed_databases.next(&self.waitlist) {
-            Some((queue, Changed::Holders)) => self.mark_changed_outside(queue),
-            Some((queue, Changed::Grace)) => self.mark(queue),
-            None => {}
-        }
+        let queue = self.changed_databases.next(&self.waitlist);
+        queue.into_iter().for_each(|queue| self.mark(queue));
         true
     }
 
@@ -220,10 +188,7 @@ impl LockManager {
         let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
         let mut open = self.open(Operation::new(store, now, db, &names), &token);
         match self.assess(&open, request) {
-            Ok(None) => {
-                self.look_again_when_due(&open, request);
-                self.note_holds(&open, request);
-            }
+            Ok(None) => self.look_again_when_due(&open, request),
             Err(error) => self.finish(request, WaitResult::Failed(error)),
             Ok(Some(standing)) => {
                 let Some(waiter) = self.waitlist.get(request) else { return };
@@ -278,7 +243,7 @@ impl LockManager {
     /// Grants a request whose names are open and that is not blocked.
     fn serve(&mut self, open: &mut Open<'_, impl LockStore>, request: RequestId, standing: Standing) {
         let (same_hold, now) = (standing.same_hold(), open.now());
-        let Some(waiter) = self.take_out(request) else { return };
+        let Some(waiter) = self.waitlist.remove(request) else { return };
         let granted = self.grant(open, &waiter.request(), standing);
         if same_hold.is_none() {
             self.look_at_others_of_owner(&waiter);

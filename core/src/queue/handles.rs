@@ -9,8 +9,6 @@ pub(crate) struct QueueId(pub(super) u64);
 impl QueueId {
     /// Before every number that is given.
     pub(crate) const FIRST: Self = Self(0);
-    /// After every number that is given.
-    pub(crate) const LAST: Self = Self(u64::MAX);
 }
 
 /// Names a token while it waits: where its bytes are, which all its requests share.
@@ -18,9 +16,6 @@ impl QueueId {
 pub(crate) struct TokenId(usize);
 
 impl TokenId {
-    /// After every one that there is. The default is before them.
-    pub(crate) const LAST: Self = Self(usize::MAX);
-
     pub(crate) fn of(token: &Rc<[u8]>) -> Self {
         Self(Rc::as_ptr(token).addr())
     }

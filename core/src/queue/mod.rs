@@ -21,9 +21,7 @@ mod byte_map;
 mod callers;
 mod channels;
 mod handles;
-mod holders;
 mod one_queue;
-mod own_holds;
 
 #[cfg(test)]
 #[path = "../tests/waitlist_described.rs"]
@@ -45,9 +43,8 @@ use crate::mode::{Mode, Want};
 use crate::request::{ReplyTo, Request, WaitPolicy, WhoAsks};
 
 use byte_map::ByteMap;
+pub(crate) use byte_map::Place;
 pub(crate) use handles::{QueueId, TokenId};
-use one_queue::HolderIndex;
-pub(crate) use one_queue::HoldersSeen;
 pub(crate) use one_queue::Queue;
 
 /// A request that waits.
@@ -159,15 +156,6 @@ pub struct Waitlist {
     give_ups: BTreeSet<(u64, RequestId)>,
     /// On the wall clock.
     wakes: BTreeSet<(u64, QueueId)>,
-    /// When the holds end that tokens have on locks for which they wait among others, on the wall clock; of those
-    /// that were there when a request was looked at last.
-    own_holds: BTreeMap<(QueueId, TokenId), u64>,
-    /// The same, the first to end first.
-    own_hold_ends: BTreeSet<(u64, QueueId, TokenId)>,
-    /// Who holds what is waited for.
-    holders: HolderIndex,
-    /// At how many queues something has happened outside of the manager that was not looked at yet.
-    changed_outside: usize,
     /// Each queue with the request that has waited there longest, by database.
     longest: BTreeMap<i32, BTreeSet<(RequestId, QueueId)>>,
     /// The requests that are answered on each channel.
@@ -343,9 +331,7 @@ impl Waitlist {
                     self.longest.remove(&waiter.db);
                 }
             }
-            let is_empty = queue.is_empty();
-            self.forget_own_hold(*id, waiter.token_id());
-            if is_empty {
+            if queue.is_empty() {
                 self.remove_queue(*id);
             }
         }
@@ -382,8 +368,6 @@ impl Waitlist {
 
     fn remove_queue(&mut self, id: QueueId) {
         let Some(queue) = self.queues.remove(&id) else { return };
-        self.holders.remove(id, &queue.noted_holders);
-        self.changed_outside -= usize::from(queue.is_changed_outside);
         if let Some(at_ms) = queue.wake_ms {
             self.wakes.remove(&(at_ms, id));
         }
@@ -414,15 +398,6 @@ impl Waitlist {
     pub(crate) fn set_dirty(&mut self, id: QueueId, is_dirty: bool) -> bool {
         let Some(queue) = self.queues.get_mut(&id) else { return false };
         std::mem::replace(&mut queue.is_dirty, is_dirty) != is_dirty
-    }
-
-    /// Notes that something has happened to the key of this queue outside of the manager, or that it was looked
-    /// at. Whether it was noted before.
-    pub(crate) fn set_changed_outside(&mut self, id: QueueId, is_changed: bool) -> bool {
-        let Some(queue) = self.queues.get_mut(&id) else { return false };
-        let was_changed = std::mem::replace(&mut queue.is_changed_outside, is_changed);
-        self.changed_outside = self.changed_outside + usize::from(is_changed) - usize::from(was_changed);
-        was_changed
     }
 
     /// When the passing of time may next let somebody in, in Unix milliseconds.
@@ -489,11 +464,19 @@ impl Waitlist {
         found.into_iter().flatten().chain(only)
     }
 
-    /// The first request of this token after `after`, wherever it stands.
-    pub(crate) fn next_of_token(&self, token: &[u8], after: Option<RequestId>) -> Option<RequestId> {
-        let (token, from) = (self.token_id(token)?, after.map_or(RequestId::FIRST, RequestId::next));
-        let rest = self.by_token.range((token, from)..=(token, RequestId::LAST)).next();
-        rest.map(|(_, request)| *request)
+    /// How many tokens have requests that wait.
+    pub(crate) fn tokens_len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// These tokens after a place, each with its place.
+    pub(crate) fn tokens_after(&self, place: Option<Place>) -> impl Iterator<Item = (Place, &Rc<[u8]>)> {
+        self.tokens.after(place)
+    }
+
+    /// This token as it is kept here, if any request of it waits.
+    pub(crate) fn token(&self, token: &[u8]) -> Option<&Rc<[u8]>> {
+        self.tokens.get(token).map(|(token, ())| token)
     }
 
     /// Whether this token has several requests.
@@ -508,7 +491,7 @@ impl Waitlist {
     }
 
     pub(crate) fn token_id(&self, token: &[u8]) -> Option<TokenId> {
-        self.tokens.get(token).map(|(token, _)| TokenId::of(token))
+        self.token(token).map(TokenId::of)
     }
 
     pub(crate) fn queue(&self, queue: QueueId) -> Option<&Queue> {
@@ -524,9 +507,6 @@ impl Waitlist {
             if let Some(queue) = self.queues.get_mut(id) {
                 queue.set_spanning(request, token, is_spanning);
             }
-        }
-        if let ([only], false) = (&*waiter.queues, is_spanning) {
-            self.forget_own_hold(*only, token);
         }
     }
 }

@@ -1,13 +1,9 @@
-//! One lock's queue, and what is noted of the holders it waits for.
+//! One lock's queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
-use hashbrown::DefaultHashBuilder;
-use smallvec::SmallVec;
-
-use super::byte_map::Place;
-use super::handles::{QueueId, TokenId};
+use super::handles::TokenId;
 use crate::ids::{LockId, RequestId};
 use crate::mode::{Mode, Want};
 
@@ -26,14 +22,10 @@ pub(crate) struct Queue {
     spanning: BTreeMap<RequestId, TokenId>,
     /// The same by token.
     spanning_by_token: BTreeSet<(TokenId, RequestId)>,
-    /// Who holds this lock.
-    pub(super) noted_holders: NotedHolders,
     /// When the first in the queue may be let in by the mere passing of time, in Unix milliseconds.
     pub(super) wake_ms: Option<u64>,
     /// Whether something has changed since the first in the queue was looked at.
     pub(super) is_dirty: bool,
-    /// Whether something has happened to the key that did not go through the manager.
-    pub(super) is_changed_outside: bool,
 }
 
 impl Queue {
@@ -45,10 +37,8 @@ impl Queue {
             readers: BTreeSet::new(),
             spanning: BTreeMap::new(),
             spanning_by_token: BTreeSet::new(),
-            noted_holders: Some(SmallVec::new()),
             wake_ms: None,
             is_dirty: false,
-            is_changed_outside: false,
         }
     }
 
@@ -58,11 +48,6 @@ impl Queue {
 
     pub(super) fn front(&self) -> Option<RequestId> {
         self.upgrades.first().copied().or_else(|| self.first_arrival())
-    }
-
-    /// The last to be served.
-    pub(crate) fn last(&self) -> Option<RequestId> {
-        self.writers.last().max(self.readers.last()).or(self.upgrades.last()).copied()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = RequestId> + '_ {
@@ -124,8 +109,9 @@ impl Queue {
         self.spanning_by_token.range(all).map(|(_, request)| *request)
     }
 
-    pub(crate) fn has_spanning_of(&self, token: TokenId) -> bool {
-        self.spanning_of(token).next().is_some()
+    /// A waiting upgrade. All are of one token.
+    pub(crate) fn upgrade(&self) -> Option<RequestId> {
+        self.upgrades.first().copied()
     }
 
     /// Whether another spanning request of this token is served before this one of its.
@@ -179,57 +165,4 @@ impl Queue {
         let between = self.spanning.range(from..to).rev();
         between.map(|(request, _)| *request).filter(|request| !self.upgrades.contains(request))
     }
-}
-
-/// The hashes of the tokens that hold a lock, or `None` where there are more than a few.
-pub(super) type NotedHolders = Option<SmallVec<[u64; 1]>>;
-
-/// What is noted of holders, by token, for all locks that are waited for.
-#[derive(Debug, Default)]
-pub(super) struct HolderIndex {
-    pub(super) by_hash: BTreeSet<(u64, QueueId)>,
-    pub(super) crowded: BTreeSet<QueueId>,
-    pub(super) hasher: DefaultHashBuilder,
-}
-
-impl HolderIndex {
-    pub(super) fn add(&mut self, queue: QueueId, noted: &NotedHolders) {
-        match noted {
-            Some(hashes) => self.by_hash.extend(hashes.iter().map(|hash| (*hash, queue))),
-            None => self.crowded.extend([queue]),
-        }
-    }
-
-    pub(super) fn remove(&mut self, queue: QueueId, noted: &NotedHolders) {
-        match noted {
-            Some(hashes) => {
-                for hash in hashes {
-                    self.by_hash.remove(&(*hash, queue));
-                }
-            }
-            None => {
-                self.crowded.remove(&queue);
-            }
-        }
-    }
-
-    /// Checks that it is what is noted at the queues.
-    #[cfg(test)]
-    pub(super) fn check<'q>(&self, noted: impl Iterator<Item = (QueueId, &'q NotedHolders)>) {
-        let mut again = Self::default();
-        noted.for_each(|(queue, noted)| again.add(queue, noted));
-        assert_eq!((&again.by_hash, &again.crowded), (&self.by_hash, &self.crowded));
-    }
-}
-
-/// How far a look at the tokens that wait and hold a lock has come.
-#[derive(Clone, Debug, Default)]
-pub(crate) enum HoldersSeen {
-    #[default]
-    None,
-    /// It goes through the holders; those up to this fence were looked at.
-    UpToFence(u64),
-    /// It goes through the tokens that wait; those up to this place were looked at.
-    UpToToken(Option<Place>),
-    All,
 }

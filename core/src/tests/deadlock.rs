@@ -132,18 +132,18 @@ fn a_request_for_several_names_closes_a_cycle_through_any_of_them() {
 fn a_long_chain_is_no_cycle_until_it_is_closed() {
     let mut scene = Scene::new();
     let (name, token) = (|number: usize| format!("n{number}"), |number: usize| format!("t{number}"));
-    for number in 0..200 {
+    for number in 0..40 {
         scene.takes(&name(number), &token(number), WRITE);
     }
-    for number in 1..200 {
+    for number in 1..40 {
         scene.waits(&name(number - 1), &token(number), if number % 3 == 0 { READ } else { WRITE });
     }
-    scene.waits(&name(100), "outsider", WRITE);
-    let refused = scene.is_refused(&name(199), &token(0), READ);
+    scene.waits(&name(20), "outsider", WRITE);
+    let refused = scene.is_refused(&name(39), &token(0), READ);
     let LockError::Deadlock(cycle) = refused else { panic!("no deadlock") };
-    assert_eq!((cycle.steps.len(), cycle.more), (8, 192), "only the first of them are told");
+    assert_eq!((cycle.steps.len(), cycle.more), (8, 32), "only the first of them are told");
     let waits: Vec<_> = cycle.steps.iter().map(|step| (&*step.token, &*step.waits_for)).collect();
-    assert_eq!(waits[..2], [(&b"t0"[..], &b"t199"[..]), (b"t199", b"t198")]);
+    assert_eq!(waits[..2], [(&b"t0"[..], &b"t39"[..]), (b"t39", b"t38")]);
 }
 
 #[test]
@@ -207,7 +207,6 @@ fn a_reader_whose_hold_only_ends() {
     scene.waits("a", "W", WRITE);
     scene.waits("a b", "A", READ);
     scene.waits("c", "W", WRITE);
-    assert_eq!(scene.due_in(), Some(50));
     scene.serves_at(scene.now_ms + 50);
     assert!(scene.news().concat().starts_with("W Deadlock"));
 }

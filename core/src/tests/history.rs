@@ -222,7 +222,16 @@ impl World {
         self.manager.serve_queues(&mut self.store, &mut self.clients, &mut turn);
         assert!(self.store.operations - operations <= 3 * taken.get(), "several steps for one look");
         assert!(is_over.get() || !self.manager.has_work());
-        !is_over.get()
+        if is_over.get() {
+            return false;
+        }
+        let (mut position, found) = (None, self.manager.counters.deadlocks);
+        while let Some(next) = self.manager.look_at_owner(&mut self.store, now, position) {
+            position = Some(next);
+        }
+        // A look finds one cycle around an owner.
+        let is_over = !self.manager.has_work() && self.manager.counters.deadlocks == found;
+        is_over || self.serve(looks)
     }
 
     /// Makes it happen. What was done to a key without the manager is marked, not served.
@@ -319,7 +328,7 @@ impl World {
             Op::EndWaits => manager.end_waits(&mut || Some(now)),
             Op::Probe => {
                 let mut position = None;
-                while let Some(next) = manager.probe(store, position) {
+                while let Some(next) = manager.look_at_name(store, now, position) {
                     position = Some(next);
                 }
                 self.untold.clear();

@@ -2,8 +2,8 @@
 
 use super::lock_manager::LockManager;
 use crate::ids::LockIdRef;
+use crate::queue::QueueId;
 use crate::queue::describe::Note;
-use crate::queue::{HoldersSeen, QueueId, TokenId};
 use crate::store::LockStore;
 use crate::time::Timestamp;
 
@@ -24,27 +24,18 @@ impl LockManager {
         names: &[&[u8]],
         note: &mut Note<'_>,
     ) {
-        assert!(self.search.is_none() && self.sent_away.is_none() && self.grace_until_ms.is_none());
+        assert!(self.sent_away.is_none() && self.grace_until_ms.is_none());
         assert!(self.changed_databases.is_empty() && self.retry_ended_ms.is_none());
         assert!(self.answers.is_empty() && self.not_served_up_to.is_none());
         // What is put off all the same after so many rounds is not seen.
         assert!(self.rounds < super::agenda::AT_LEAST_EVERY);
-        self.waitlist.describe(tokens, now.unix_ms(), note);
+        self.waitlist.describe(now.unix_ms(), note);
         let name_of = |queue: QueueId| self.waitlist.lock_of(queue).map(|lock| &*lock.name);
         for (at, queue) in self.dirty.iter().enumerate() {
             note(b'd', None, name_of(*queue), &[at as u64]);
         }
         for request in &self.revisit {
             note(b'v', None, None, &[self.waitlist.rank(*request)]);
-        }
-        for request in &self.search_again {
-            let has_had_its_turn = *request >= self.last_searched;
-            note(b's', None, None, &[self.waitlist.rank(*request), u64::from(has_had_its_turn)]);
-        }
-        for (queue, scan) in &self.holder_scans {
-            assert!(scan.held_before == TokenId::default() && matches!(scan.hold_now, HoldersSeen::None));
-            let is_last = self.last_holder_scan.is_some_and(|last| last >= *queue);
-            note(b'h', None, name_of(*queue), &[u64::from(scan.again), u64::from(is_last)]);
         }
         note(b't', None, None, &[self.turn as u64, self.closed_askers.len() as u64]);
         for (fence, token, name, has_closed, check_ms) in self.ephemeral.describe() {

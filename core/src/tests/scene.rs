@@ -181,17 +181,29 @@ impl Scene {
         }
     }
 
+    /// Serves, and looks around each owner, as long as that gives something to serve.
     pub(super) fn serves(&mut self) {
-        let now = self.now();
-        self.manager.serve_queues(&mut self.store, &mut self.clients, &mut whole_turn(now));
-        self.checks_tables();
-        assert!(!self.manager.has_work());
+        loop {
+            let (now, mut position, found) = (self.now(), None, self.manager.counters.deadlocks);
+            self.manager.serve_queues(&mut self.store, &mut self.clients, &mut whole_turn(now));
+            self.checks_tables();
+            assert!(!self.manager.has_work());
+            while self.manager.waitlist().len() < 300
+                && let Some(next) = self.manager.look_at_owner(&mut self.store, now, position)
+            {
+                position = Some(next);
+            }
+            // A look finds one cycle around an owner.
+            if !self.manager.has_work() && self.manager.counters.deadlocks == found {
+                break;
+            }
+        }
     }
 
-    /// Checks each name that is waited for, and serves.
-    pub(super) fn checks_names(&mut self) {
-        let mut position = None;
-        while let Some(next) = self.manager.probe(&mut self.store, position) {
+    /// Looks at each name that is waited for, and serves.
+    pub(super) fn looks_at_names(&mut self) {
+        let (now, mut position) = (self.now(), None);
+        while let Some(next) = self.manager.look_at_name(&mut self.store, now, position) {
             position = Some(next);
         }
         self.serves();

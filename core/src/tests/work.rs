@@ -241,7 +241,7 @@ fn a_probe_finds_every_request_whose_names_are_not_served() {
             away.push("holder NotServed".to_owned());
         }
         slots[1].iter().for_each(|name| scene.store.set_served(&id(name), false));
-        scene.checks_names();
+        scene.looks_at_names();
         let mut news = scene.news();
         news.sort();
         away.sort();
