@@ -164,9 +164,9 @@ class Story(RuleBasedStateMachine):
     def release(self, keys: Keys, token: str, name: str, fence: str) -> None:
         self._run("MUNLOCK" if len(keys) > 1 else name, keys, token, fence=fence)
 
-    @rule(keys=KEY, token=TOKENS, refuses=st.booleans())
-    def cancel(self, keys: Keys, token: str, refuses: bool) -> None:
-        self._run("CANCEL", keys, token, refuses=refuses)
+    @rule(keys=KEY, token=TOKENS)
+    def cancel(self, keys: Keys, token: str) -> None:
+        self._run("CANCEL", keys, token)
 
     @rule(keys=SOME_KEYS, token=OWNERS)
     def end(self, keys: Keys, token: str) -> None:

@@ -336,10 +336,15 @@ unsafe extern "C" fn defrag(
     value: *mut *mut c_void,
 ) -> i32 {
     // SAFETY: entries of the API table are written once, at load.
-    let Some(relocate) = (unsafe { raw::RedisModule_DefragAlloc }) else { return 0 };
+    let calls = unsafe {
+        let cursor = raw::RedisModule_DefragCursorGet.zip(raw::RedisModule_DefragCursorSet);
+        raw::RedisModule_DefragAlloc.zip(raw::RedisModule_DefragShouldStop).zip(cursor)
+    };
+    let Some(((relocate, should_stop), (cursor_get, cursor_set))) = calls else { return 0 };
     let is_unfinished = guard(c"defragmenting a lock", || {
         let mut done_up_to = 0;
-        api!(RedisModule_DefragCursorGet(ctx, &mut done_up_to));
+        // SAFETY: the server lends the context until this callback returns.
+        unsafe { cursor_get(ctx, &mut done_up_to) };
         // SAFETY: `value` points to the server's pointer to a stored value. `relocate` answers null, or has moved the
         // bytes to a new allocation of the same size and freed the old one. So has it below.
         let lock = unsafe {
@@ -350,15 +355,16 @@ unsafe extern "C" fn defrag(
             &mut **value.cast::<*mut Lock>()
         };
         for (number, (fence, string)) in (1..).zip(lock.bytes_after(done_up_to)) {
-            if number % MOVED_AT_ONCE == 0
-                && api!(RedisModule_DefragShouldStop(ctx)) != 0
-                && api!(RedisModule_DefragCursorSet(ctx, fence - 1)) == raw::REDISMODULE_OK as i32
-            {
+            // SAFETY: as above.
+            let stops = || unsafe {
+                should_stop(ctx) != 0 && cursor_set(ctx, fence - 1) == raw::REDISMODULE_OK as i32
+            };
+            if number % MOVED_AT_ONCE == 0 && stops() {
                 return true;
             }
             let Some(string) = string else { continue };
             let length = string.len();
-            // SAFETY: see above.
+            // SAFETY: see `value` above.
             let moved = unsafe { relocate(ctx, string.as_mut_ptr().cast()) }.cast::<u8>();
             if !moved.is_null() {
                 // SAFETY: these are the bytes, where they are now.

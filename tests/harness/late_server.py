@@ -94,8 +94,6 @@ class NaiveServer:
         ends = now[0] + command.ttl, now[1] + command.ttl
         match command.name:
             case "CANCEL":
-                if command.refuses:
-                    self._revoke(command, [])
                 return self._withdraw(command)
             case "UNLOCK" | "RUNLOCK" | "MUNLOCK":
                 modes = {"UNLOCK": ["write"], "RUNLOCK": ["read"]}.get(command.name, ["read", "write"])

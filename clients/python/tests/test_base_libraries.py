@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import inspect
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,7 +36,7 @@ def package(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def locks_of(client: Any, package: Any) -> Any:
     half = ".asyncio" if package.__name__.endswith("asyncio") else ""
-    return importlib.import_module(f"slock_client{half}").Locks(client, ttl=2)
+    return importlib.import_module(f"slock_client{half}").Locks(client, ttl=10)
 
 
 async def settled(value: Any) -> Any:
@@ -58,7 +59,7 @@ async def use(locks: Any, key: str = "job") -> None:
         other = threading.Thread(target=lambda: found.append(waits()))
         other.start()
         while not locks.queues():
-            pass
+            time.sleep(0.01)
     await settled(hold.extend(5))
     await settled(hold.release())
     if inspect.iscoroutinefunction(waits):
