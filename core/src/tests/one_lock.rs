@@ -11,7 +11,7 @@ use super::scene::{one, request, several};
 use crate::error::LockError;
 use crate::format::{decode, encode};
 use crate::ids::HoldRef;
-use crate::lock::{Admission, Lock};
+use crate::lock::{Admission, Holder, Lock};
 use crate::manager::LockManager;
 use crate::mode::{Mode, Want};
 use crate::request::{AcquireOutcome, Extension, Request, WaitPolicy};
@@ -418,4 +418,23 @@ fn the_core_equals_a_list_of_holders_and_a_clock() {
     assert!(tally.steps >= 500_000, "{} steps", tally.steps);
     assert!(tally.crowds >= 1_000, "only {} histories had more than 16 holders", tally.crowds);
     assert!(tally.shrunk_crowds >= 100, "only {} crowds shrank again", tally.shrunk_crowds);
+}
+
+/// Active defragmentation stops now and then, and goes on behind the last fence.
+#[test]
+fn what_holders_have_on_the_heap_is_gone_through_in_pieces() {
+    let holder = |n: u64| Holder::new(format!("t{n}").as_bytes(), &vec![b'm'; 100], n, 0, u64::MAX >> 12);
+    for count in [1, 10, 300] {
+        let mut lock = Lock::from_parts(Mode::Read, (1..=count).map(holder).collect()).unwrap();
+        let (mut fences, mut after) = (Vec::new(), 0);
+        loop {
+            let piece: Vec<(u64, bool)> =
+                lock.bytes_after(after).map(|(fence, bytes)| (fence, bytes.is_some())).take(7).collect();
+            let Some((last, _)) = piece.last().copied() else { break };
+            assert!(piece.iter().all(|(_, has_bytes)| *has_bytes));
+            fences.extend(piece.iter().map(|(fence, _)| *fence));
+            after = last;
+        }
+        assert_eq!(fences, (1..=count).collect::<Vec<_>>());
+    }
 }
