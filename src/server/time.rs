@@ -64,13 +64,17 @@ pub fn wake_event_loop() {
     api!(RedisModule_EventLoopAddOneShot(Some(on_wake), ptr::null_mut()));
 }
 
+/// After a panic a timer fires again so much later: what it had to do is not done.
+const AFTER_PANIC_MS: u64 = 1000;
+
 unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, callback: *mut c_void) {
-    guard(c"a timer", || {
-        // SAFETY: `start_timer` made this pointer from such a function.
-        let callback: fn(OwnCtx<'_>) = unsafe { std::mem::transmute(callback) };
-        // SAFETY: the server lends the context until this callback returns, and its client is no user's.
-        callback(unsafe { OwnCtx::from_raw(ctx) });
-    });
+    // SAFETY: `start_timer` made this pointer from such a function.
+    let callback: fn(OwnCtx<'_>) = unsafe { std::mem::transmute(callback) };
+    // SAFETY: the server lends the context until this callback returns, and its client is no user's.
+    let done = guard(c"a timer", || callback(unsafe { OwnCtx::from_raw(ctx) }));
+    if done.is_none() {
+        start_timer(AFTER_PANIC_MS, callback);
+    }
 }
 
 unsafe extern "C" fn on_wake(_: *mut c_void) {}
