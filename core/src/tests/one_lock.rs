@@ -423,7 +423,7 @@ fn the_core_equals_a_list_of_holders_and_a_clock() {
 /// Active defragmentation stops now and then, and goes on behind the last fence.
 #[test]
 fn what_holders_have_on_the_heap_is_gone_through_in_pieces() {
-    let holder = |n: u64| Holder::new(format!("t{n}").as_bytes(), &vec![b'm'; 100], n, 0, u64::MAX >> 12);
+    let holder = |n: u64| Holder::new(format!("t{n}").as_bytes(), &[b'm'; 100], n, 0, u64::MAX >> 12);
     for count in [1, 10, 300] {
         let mut lock = Lock::from_parts(Mode::Read, (1..=count).map(holder).collect()).unwrap();
         let (mut fences, mut after) = (Vec::new(), 0);
