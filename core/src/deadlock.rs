@@ -22,7 +22,7 @@
 //!
 //! A search takes so many steps at most, whatever the crowd: a step is a place in a queue, a request ahead of it, or a
 //! holder. What it does not reach, a look around another owner of the same cycle may. Of the requests ahead it looks
-//! only at those that lead out of their queue ("spanning" ones): whoever waits behind a request waits behind all before
+//! only at those that lead out of their queue ("multi-queue" ones): who waits behind a request waits behind all before
 //! it. Of a lock's readers those who wait themselves are looked for by going through the readers or through the tokens
 //! that wait, whichever are fewer.
 
@@ -90,12 +90,12 @@ pub(crate) fn closed_by(
 ) -> Option<Cycle> {
     let waiter = waitlist.get(request)?;
     let mut search = Search::new(waiter.token.clone(), waitlist, now_unix_ms, STEPS_AT_REQUEST);
-    search.follow(request, store).or_else(|| search.go_on(store)).or_else(|| {
-        // An upgrade goes before those who are there: they come to wait for its owner, so all that the owner waits for
-        // counts.
-        let is_upgrade = waiter.want == Want::Upgrade;
-        is_upgrade.then(|| around(&waiter.token, waitlist, now_unix_ms, store).cycle)?
-    })
+    if waiter.want == Want::Upgrade {
+        // It goes before those who are there: they come to wait for its owner, so all that the owner waits for counts.
+        search.frontier.push_back(waiter.token.clone());
+        return search.go_on(store);
+    }
+    search.follow(request, store).or_else(|| search.go_on(store))
 }
 
 /// What is told to the second of two readers of a lock that both wait to write.
@@ -183,10 +183,13 @@ impl<'w> Search<'w> {
         Self { waitlist, now_unix_ms, start, reached, frontier, walked, left, answered: None }
     }
 
-    /// Goes on to all whom the owners reached wait for.
+    /// Goes on to all whom the owners reached wait for, as far as the steps suffice.
     fn go_on(&mut self, store: &mut impl LockStore) -> Option<Cycle> {
         while let Some(token) = self.frontier.pop_front() {
             for request in self.waitlist.requests_of(TokenId::of(&token)) {
+                if self.left == 0 {
+                    return None;
+                }
                 if let Some(cycle) = self.follow(request, store) {
                     return Some(cycle);
                 }
@@ -244,7 +247,7 @@ impl<'w> Search<'w> {
         }
         if waiter.want != Want::Upgrade {
             if !std::mem::replace(&mut walked.has_upgrades, true)
-                && let Some(upgrade) = queue.spanning_upgrade()
+                && let Some(upgrade) = queue.multi_queue_upgrade()
             {
                 self.reach_request(upgrade, &edge, true);
             }
@@ -257,11 +260,11 @@ impl<'w> Search<'w> {
             };
             // The last first: where it stands behind the others elsewhere too, they are all reached from it.
             let from = walked.all_before.max(walked.others_before).max(barrier);
-            for ahead in queue.spanning_arrivals(from, request.max(from)).take(self.left) {
+            for ahead in queue.multi_queue_arrivals(from, request.max(from)).take(self.left) {
                 self.reach_request(ahead, &edge, false);
             }
             let to = barrier.max(walked.all_before);
-            for ahead in queue.spanning_arrivals(walked.all_before, to).take(self.left) {
+            for ahead in queue.multi_queue_arrivals(walked.all_before, to).take(self.left) {
                 self.reach_request(ahead, &edge, true);
             }
             walked.others_before = walked.others_before.max(request);

@@ -161,7 +161,7 @@ export class MemoryServer implements Transport {
     return null;
   }
 
-  /** Whether the lock itself, whoever waits, lets a request in. */
+  /** Whether the holders of the lock let a request in. */
   #admits(key: string, {token, mode, has}: Wanted): boolean {
     const lock = this.#locks.get(key);
     if (!lock) return mode !== "upgrade";

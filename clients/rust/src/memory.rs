@@ -151,7 +151,7 @@ impl State {
         self.locks.get(key).map(|lock| lock.is_write)
     }
 
-    /// Whether the lock itself, whoever waits, lets a request in.
+    /// Whether the holders of the lock let a request in.
     fn admits(&self, key: &str, asked: &Asked) -> bool {
         let Some(lock) = self.locks.get(key) else { return !asked.is_upgrade };
         if lock.holders.iter().any(|holder| holder.token == asked.token) {

@@ -109,7 +109,7 @@ impl Request {
     where
         F: Future<Output = T>,
     {
-        // It ends with this future, whoever else has the hold.
+        // It ends with this future, even if the program keeps another reference to the hold.
         let block = Block(Arc::new(self.acquire().await?));
         let result = block.0.run(work(block.0.clone())).await?;
         match block.0.release().await {

@@ -281,7 +281,7 @@ impl LockManager {
             self.queues_led_by(same).into_iter().for_each(|queue| self.mark(queue));
             return Ok(same);
         }
-        if let Some(error) = self.second_upgrade(open, request, now) {
+        if let Some(error) = self.second_upgrade(open, request, &caller.user) {
             self.counters.deadlocks += 1;
             return Err(error);
         }
@@ -305,20 +305,15 @@ impl LockManager {
         &self,
         open: &Open<'_, impl LockStore>,
         request: &Request<'_>,
-        now: Timestamp,
+        told_to: &UserName,
     ) -> Option<LockError> {
         let queue = self.waitlist.queue_at(open.id(0)).filter(|_| request.want == Want::Upgrade)?;
         let first = self.waitlist.get(self.waitlist.queue(queue)?.upgrade()?)?;
         let is_live = open.hold(0, first.request().hold()).is_ok_and(|own| own.is_some());
-        if *first.token == *request.token || !is_live || self.some_are_leaving(now) {
+        if *first.token == *request.token || !is_live || self.some_are_leaving(open.now()) {
             return None;
         }
-        Some(deadlock::between_upgrades(
-            open.id(0),
-            request.token,
-            &first.token,
-            request.caller.caller().user,
-        ))
+        Some(deadlock::between_upgrades(open.id(0), request.token, &first.token, told_to.clone()))
     }
 
     /// Checks that a user may have so many more places in queues with this token. One who asks for the same again has them.

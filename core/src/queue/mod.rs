@@ -308,11 +308,11 @@ impl Waitlist {
         self.index_channel(request, &waiter);
         self.waiters.insert(request, Box::new(waiter));
         if !older.is_empty() || is_for_many {
-            self.set_spanning(request);
+            self.set_multi_queue(request);
         }
-        // The second request of a token makes the first one spanning; further ones find it so.
+        // The second request of a token makes the first one multi-queue; further ones find it so.
         if let [first] = older[..] {
-            self.set_spanning(first);
+            self.set_multi_queue(first);
         }
         request
     }
@@ -343,7 +343,7 @@ impl Waitlist {
         let rest: SmallVec<[RequestId; 2]> = self.requests_of(waiter.token_id()).take(2).collect();
         match rest[..] {
             [] => self.tokens.remove(&waiter.token),
-            [last] => self.set_spanning(last),
+            [last] => self.set_multi_queue(last),
             _ => {}
         }
         self.uncount_places(&waiter.caller.user, waiter.queues.len());
@@ -458,7 +458,7 @@ impl Waitlist {
         let token = self.token_id(token);
         // Where a token has several requests, each is found in each of its queues.
         let several = token.filter(|token| self.has_several(*token));
-        let found = several.and_then(|token| Some(self.queues.get(&id)?.spanning_of(token)));
+        let found = several.and_then(|token| Some(self.queues.get(&id)?.multi_queue_of(token)));
         let only = token.filter(|_| several.is_none()).and_then(|token| self.requests_of(token).next());
         let only = only.filter(|only| self.waiters[only].queues.contains(&id));
         found.into_iter().flatten().chain(only)
@@ -499,13 +499,13 @@ impl Waitlist {
     }
 
     /// Marks a request, in each of its queues, as leading out of them or not.
-    fn set_spanning(&mut self, request: RequestId) {
+    fn set_multi_queue(&mut self, request: RequestId) {
         let Some(waiter) = self.waiters.get(&request) else { return };
         let token = waiter.token_id();
-        let is_spanning = waiter.is_for_many() || self.has_several(token);
+        let is_multi_queue = waiter.is_for_many() || self.has_several(token);
         for id in &waiter.queues {
             if let Some(queue) = self.queues.get_mut(id) {
-                queue.set_spanning(request, token, is_spanning);
+                queue.set_multi_queue(request, token, is_multi_queue);
             }
         }
     }

@@ -19,9 +19,9 @@ pub(crate) struct Queue {
     readers: BTreeSet<RequestId>,
     /// Of all, those through which waiting can lead out of this queue: they ask for several locks, or
     /// their token waits in another request too. The search for deadlocks looks at no others.
-    spanning: BTreeMap<RequestId, TokenId>,
+    multi_queue: BTreeMap<RequestId, TokenId>,
     /// The same by token.
-    spanning_by_token: BTreeSet<(TokenId, RequestId)>,
+    multi_queue_by_token: BTreeSet<(TokenId, RequestId)>,
     /// When the first in the queue may be let in by the mere passing of time, in Unix milliseconds.
     pub(super) wake_ms: Option<u64>,
     /// Whether something has changed since the first in the queue was looked at.
@@ -35,8 +35,8 @@ impl Queue {
             upgrades: BTreeSet::new(),
             writers: BTreeSet::new(),
             readers: BTreeSet::new(),
-            spanning: BTreeMap::new(),
-            spanning_by_token: BTreeSet::new(),
+            multi_queue: BTreeMap::new(),
+            multi_queue_by_token: BTreeSet::new(),
             wake_ms: None,
             is_dirty: false,
         }
@@ -74,7 +74,7 @@ impl Queue {
 
     pub(super) fn remove(&mut self, request: RequestId, want: Want, token: TokenId) {
         self.those_who(want).remove(&request);
-        self.set_spanning(request, token, false);
+        self.set_multi_queue(request, token, false);
     }
 
     fn those_who(&mut self, want: Want) -> &mut BTreeSet<RequestId> {
@@ -85,12 +85,12 @@ impl Queue {
         }
     }
 
-    pub(super) fn set_spanning(&mut self, request: RequestId, token: TokenId, is_spanning: bool) {
-        if is_spanning {
-            self.spanning.insert(request, token);
-            self.spanning_by_token.insert((token, request));
-        } else if self.spanning.remove(&request).is_some() {
-            self.spanning_by_token.remove(&(token, request));
+    pub(super) fn set_multi_queue(&mut self, request: RequestId, token: TokenId, is_multi_queue: bool) {
+        if is_multi_queue {
+            self.multi_queue.insert(request, token);
+            self.multi_queue_by_token.insert((token, request));
+        } else if self.multi_queue.remove(&request).is_some() {
+            self.multi_queue_by_token.remove(&(token, request));
         }
     }
 
@@ -104,9 +104,9 @@ impl Queue {
     }
 
     /// Those of them that are of this token.
-    pub(crate) fn spanning_of(&self, token: TokenId) -> impl Iterator<Item = RequestId> + use<'_> {
+    pub(crate) fn multi_queue_of(&self, token: TokenId) -> impl Iterator<Item = RequestId> + use<'_> {
         let all = (token, RequestId::FIRST)..=(token, RequestId::LAST);
-        self.spanning_by_token.range(all).map(|(_, request)| *request)
+        self.multi_queue_by_token.range(all).map(|(_, request)| *request)
     }
 
     /// A waiting upgrade. All are of one token.
@@ -114,13 +114,13 @@ impl Queue {
         self.upgrades.first().copied()
     }
 
-    /// Whether another spanning request of this token is served before this one of its.
+    /// Whether another multi-queue request of this token is served before this one of its.
     pub(crate) fn has_own_ahead(&self, token: TokenId, request: RequestId) -> bool {
-        let upgrade = self.upgrades.first().filter(|first| self.spanning.get(first) == Some(&token));
+        let upgrade = self.upgrades.first().filter(|first| self.multi_queue.get(first) == Some(&token));
         if self.upgrades.contains(&request) {
             upgrade.is_some_and(|first| *first < request)
         } else {
-            upgrade.is_some() || self.spanning_of(token).next().is_some_and(|first| first < request)
+            upgrade.is_some() || self.multi_queue_of(token).next().is_some_and(|first| first < request)
         }
     }
 
@@ -151,18 +151,18 @@ impl Queue {
         self.writers.range(..request).next_back().copied()
     }
 
-    /// A spanning one among the upgrades, which stands for all: they are of one token.
-    pub(crate) fn spanning_upgrade(&self) -> Option<RequestId> {
-        self.upgrades.first().filter(|request| self.spanning.contains_key(request)).copied()
+    /// A multi-queue one among the upgrades, which stands for all: they are of one token.
+    pub(crate) fn multi_queue_upgrade(&self) -> Option<RequestId> {
+        self.upgrades.first().filter(|request| self.multi_queue.contains_key(request)).copied()
     }
 
-    /// The spanning requests, other than upgrades, that came from `from` to before `to`; the last first.
-    pub(crate) fn spanning_arrivals(
+    /// The multi-queue requests, other than upgrades, that came from `from` to before `to`; the last first.
+    pub(crate) fn multi_queue_arrivals(
         &self,
         from: RequestId,
         to: RequestId,
     ) -> impl Iterator<Item = RequestId> {
-        let between = self.spanning.range(from..to).rev();
+        let between = self.multi_queue.range(from..to).rev();
         between.map(|(request, _)| *request).filter(|request| !self.upgrades.contains(request))
     }
 }

@@ -29,8 +29,11 @@ impl Waitlist {
             assert_eq!(queue.iter().collect::<BTreeSet<_>>(), requests);
             for request in &requests {
                 let waiter = &self.waiters[request];
-                let is_spanning = self.has_several(waiter.token_id()) || waiter.is_for_many();
-                assert_eq!(queue.spanning_of(waiter.token_id()).any(|own| own == *request), is_spanning);
+                let is_multi_queue = self.has_several(waiter.token_id()) || waiter.is_for_many();
+                assert_eq!(
+                    queue.multi_queue_of(waiter.token_id()).any(|own| own == *request),
+                    is_multi_queue
+                );
             }
         }
         let longest =

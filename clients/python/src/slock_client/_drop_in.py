@@ -74,7 +74,7 @@ class DropIn:
     @property
     def _errors(self) -> Any:
         """The exceptions of the library."""
-        return self._locks()._transports[0].library.exceptions  # type: ignore[attr-defined]
+        return self._locks()._transports[0].packages.exceptions  # type: ignore[attr-defined]
 
     def _client(self) -> Any:
         return getattr(self, "redis", None) or self.valkey  # type: ignore[attr-defined]

@@ -125,7 +125,7 @@ class State:
         return reply
 
     def take(self, key: str, token: str) -> None:
-        """Gives the lock to somebody else, whoever had it."""
+        """Gives the lock to this owner, and ends all other holds."""
         self._locks.pop(key, None)
         self._grant(_Asked([key], token, ttl=3600))
 
@@ -154,7 +154,7 @@ class State:
         return self._fence
 
     def _admits(self, key: str, asked: _Asked) -> bool:
-        """Whether the lock itself, whoever waits, lets a request in."""
+        """Whether the holders of the lock let a request in."""
         holders = self._holders(key)
         if not holders or self._find(key, asked.token):
             return asked.mode != "upgrade" or len(holders) == 1

@@ -66,19 +66,19 @@ class RedisTransport:
     def __init__(self, client: Any, is_async: bool) -> None:
         # The client itself is not kept: drop-ins last as long as it does.
         self.kind, self.is_async = type(client), is_async
-        self.library, self.half = _find(client, is_async)  # the packages `redis` and `redis.asyncio`, or of valkey
-        errors = vars(self.library.exceptions)
+        self.packages, self.half = _find(client, is_async)  # the packages `redis` and `redis.asyncio`, or of valkey
+        errors = vars(self.packages.exceptions)
         of_clusters = errors.get("RedisClusterException") or errors["ValkeyClusterException"]
-        self.failures: tuple[type[Exception], ...] = (self.library.RedisError, of_clusters)
+        self.failures: tuple[type[Exception], ...] = (self.packages.RedisError, of_clusters)
         if is_async:
             self.failures += (OSError,)
         self.is_cluster, self.has_failover = not hasattr(client, "connection_pool"), False
         self.is_single = not (self.is_cluster or is_async)  # a duplicate has one connection
         if self.is_cluster:
             self.kwargs, self.connection_class = dict(client.get_connection_kwargs()), None
-            self.kwargs.pop(f"{self.library.__name__}_connect_func", None)
+            self.kwargs.pop(f"{self.packages.__name__}_connect_func", None)
             self.of_cluster = {
-                f"{self.library.__name__}_connect_func": getattr(client, "user_on_connect_func", None),
+                f"{self.packages.__name__}_connect_func": getattr(client, "user_on_connect_func", None),
                 "address_remap": client.nodes_manager.address_remap,
             }
             nodes = [*client.get_nodes(), *client.nodes_manager.startup_nodes.values()]
@@ -101,7 +101,7 @@ class RedisTransport:
     def _options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """The options of a client for a duplicate. It repeats no command by itself, so that each copy is known."""
         kept = {name: value for name, value in kwargs.items() if name not in _LEFT_OUT}
-        backoff = self.library.backoff.NoBackoff()
+        backoff = self.packages.backoff.NoBackoff()
         of_half = {} if self.is_async else {"command_packer": Packer()}
         of_half |= {} if "path" in kwargs else _OF_TCP
         return {**kept, **of_half, **_SET, "retry": self.half.retry.Retry(backoff, 0)}
@@ -158,10 +158,10 @@ class RedisTransport:
 
     def error(self, error: Exception) -> ServerError | NoReply:
         """What an error of the library means. A wrong argument is raised."""
-        if isinstance(error, self.library.DataError):
+        if isinstance(error, self.packages.DataError):
             raise error
         code, text = _CODES.get(type(error).__name__, ""), str(error)
-        is_reply = isinstance(error, self.library.ResponseError) or code in ("LOADING", *_LOGIN)
+        is_reply = isinstance(error, self.packages.ResponseError) or code in ("LOADING", *_LOGIN)
         known: ServerError | NoReply = NoReply(text)
         if is_reply and not (code in _LOGIN and self.kwargs.get("credential_provider")):
             known = ServerError(text if not code or text.startswith(code) else f"{code} {text}")

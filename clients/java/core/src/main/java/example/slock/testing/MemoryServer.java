@@ -250,7 +250,7 @@ public final class MemoryServer implements Transport {
     return holder(key, ask);
   }
 
-  /** Whether the lock itself, whoever waits, lets the request in. */
+  /** Whether the holders of the lock let the request in. */
   private boolean admits(String key, Ask ask) {
     Lock lock = locks.get(key);
     if (lock == null) {
