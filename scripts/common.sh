@@ -27,10 +27,3 @@ python_side_by_side=(--numprocesses 3 --dist loadfile)
 # The program as the tests have it. With the example libraries have the features that they have in `cargo test`.
 # shellcheck disable=SC2034
 build_program=(cargo build --quiet --bin slock --example conformance_agent)
-
-# The same pytest, with what failed in the last one alone. Most tests let time pass beside others, on machines that may
-# have much else to do: what failed has to pass alone, and is named all the same.
-once_more() {
-  say "what failed, once more"
-  "$@" --last-failed --last-failed-no-failures none
-}

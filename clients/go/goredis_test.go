@@ -27,7 +27,7 @@ import (
 // use takes a lock, waits for it by a message, renews it, and closes.
 func use(t *testing.T, w *world) {
 	t.Helper()
-	first := must(w.locks.Write("job").With(slock.TTL(300 * time.Millisecond)).Lock(t.Context()))
+	first := must(w.locks.Write("job").With(slock.TTL(2 * time.Second)).Lock(t.Context()))
 	second := make(chan error)
 	go func() {
 		hold, err := w.locks.Write("job").Lock(t.Context())
@@ -37,7 +37,12 @@ func use(t *testing.T, w *world) {
 		second <- err
 	}()
 	testserver.Eventually(t, func() bool { return w.info("job", "waiters") == int64(1) })
-	time.Sleep(400 * time.Millisecond) // it is renewed meanwhile
+	left := first.Remaining()
+	testserver.Eventually(t, func() bool { // until it has been renewed
+		before := left
+		left = first.Remaining()
+		return left > before
+	})
 	is(t, first.Unlock(t.Context()), nil)
 	if err := <-second; err != nil {
 		t.Error(err)

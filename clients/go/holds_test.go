@@ -21,7 +21,7 @@ import (
 
 func TestLogOfALoss(t *testing.T) {
 	w := newWorld(t, redis.Options{})
-	hold := must(w.locks.Write("a", "b").With(slock.TTL(200*time.Millisecond), slock.Label("import")).Lock(t.Context()))
+	hold := must(w.locks.Write("a", "b").With(slock.TTL(2*time.Second), slock.Label("import")).Lock(t.Context()))
 	w.do("DEL", "b")
 	<-hold.Context().Done()
 	is(t, context.Cause(hold.Context()), []error{slock.ErrLost}, "a, b", "gone")
@@ -64,7 +64,7 @@ func TestHoldFrom(t *testing.T) {
 }
 
 func TestHoldsAfterClose(t *testing.T) {
-	w := newWorld(t, redis.Options{}, slock.TTL(300*time.Millisecond))
+	w := newWorld(t, redis.Options{}, slock.TTL(2*time.Second))
 	kept, released := must(w.locks.Write("a").Lock(t.Context())), must(w.locks.Write("b").Lock(t.Context()))
 	is(t, w.locks.Close(), nil)
 	is(t, released.Unlock(t.Context()), nil)

@@ -108,13 +108,13 @@ func TestEachCallEndsInABlackHole(t *testing.T) {
 // Others have the lock, or the server cannot be reached: a program tells these apart.
 func TestBusyIsNotDown(t *testing.T) {
 	redis.SetLogger(&logged{})
-	w := newWorld(t, redis.Options{}, slock.RetryFor(300*time.Millisecond))
+	w := newWorld(t, redis.Options{}, slock.RetryFor(2*time.Second))
 	w.do("SLOCK.LOCK", "job", "another", 60000, "META", "web-7")
 	_, err := w.locks.Write("job").TryLock(t.Context())
 	is(t, err, []error{slock.ErrNotAcquired}, "job")
-	_, err = w.locks.Write("job").With(slock.Wait(50 * time.Millisecond)).Lock(t.Context())
+	_, err = w.locks.Write("job").With(slock.Wait(time.Second)).Lock(t.Context())
 	is(t, err, []error{slock.ErrTimedOut}, "job", "web-7", "another")
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err = w.locks.Write("job").Lock(ctx)
 	is(t, err, []error{slock.ErrTimedOut, context.DeadlineExceeded}, "job", "web-7", "another")
