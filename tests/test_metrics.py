@@ -45,7 +45,7 @@ FIELDS = [
     "waiters",
     "waiting_places",
     "oldest_wait_ms",
-    "waiting_callers",
+    "waiting_users",
     "waiters_max",
     *COUNTED.split(),
     *TIMES[1:],
@@ -116,7 +116,7 @@ def test_every_field_agrees_with_a_history(meter: Meter) -> None:
     meter.grew(grants=1, locks=1, last_fence=fence)
 
     waiting = [queues.mlock("y", "a b"), queues.lock("z", "w")]
-    meter.grew(waiters=2, waiting_callers=2, waiters_max=2)
+    meter.grew(waiters=2, waiting_users=1, waiters_max=2)
     assert raw.error("SLOCK.LOCK", "held", "x", HOUR, "WAIT", 0).startswith("DEADLOCK ")
     meter.grew(deadlocks=1)
     assert queues.lock("brief", "w", wait=200).reply() == 0
@@ -128,7 +128,7 @@ def test_every_field_agrees_with_a_history(meter: Meter) -> None:
     wait_until(lambda: queues.locks.full("w").queue[0].waiting_ms >= 60, what="them to have waited a while")
     assert queues.free("x", "a b w") == 3
     fences = [waiter.fence() for waiter in waiting]
-    meter.grew(waiters=-2, waiting_callers=-2, releases=3, grants=2, handoffs=2, last_fence=max(fences))
+    meter.grew(waiters=-2, waiting_users=-1, releases=3, grants=2, handoffs=2, last_fence=max(fences))
     numbers = meter.read()
     assert numbers["wait_ms_total"] >= 2 * 60 and numbers["wait_ms_max"] >= 60
     assert numbers["wait_ms_max"] < numbers["wait_ms_total"] <= 3 * numbers["wait_ms_max"]
@@ -371,7 +371,7 @@ def test_config_resetstat_begins_anew(meter: Meter) -> None:
             "locks": 2,
             "waiters": 1,
             "waiting_places": 1,
-            "waiting_callers": 1,
+            "waiting_users": 1,
             "waiters_max": 1,
             "last_fence": before["last_fence"],
         }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::operation::Open;
 use crate::ids::{ConnectionId, LockIdRef};
 use crate::lock::Holder;
-use crate::request::Request;
+use crate::request::Claim;
 use crate::store::LockStore;
 
 /// A hold that ends with a connection: one fence, on one lock or on several.
@@ -42,15 +42,15 @@ impl EphemeralHolds {
         self.by_fence.is_empty()
     }
 
-    /// The hold with this fence, granted to this request, ends with the connection that asked.
-    pub(super) fn bind(&mut self, open: &Open<'_, impl LockStore>, request: &Request<'_>, fence: u64) {
+    /// The hold with this fence, granted to this claim, ends with the connection that asked.
+    pub(super) fn bind(&mut self, open: &Open<'_, impl LockStore>, claim: &Claim<'_>, fence: u64) {
         let now_unix_ms = open.now().unix_ms();
         let hold = EphemeralHold {
-            connection: request.client,
+            connection: claim.terms.client,
             db: self.databases.number_of(open.db()),
             names: open.names().iter().map(|name| Box::from(*name)).collect(),
-            token: request.token.into(),
-            check_ms: check_after_ms(now_unix_ms, now_unix_ms.saturating_add(request.ttl_ms)),
+            token: claim.token.into(),
+            check_ms: check_after_ms(now_unix_ms, now_unix_ms.saturating_add(claim.terms.ttl_ms)),
         };
         self.insert(fence, hold);
     }

@@ -181,7 +181,7 @@ impl LockManager {
 
     pub(super) fn answer(&mut self, request: RequestId, waiter: Waiter, result: WaitResult) {
         let channel = waiter.channel.map(|channel| (channel, waiter.tag));
-        self.answers.push(Answer { request, user: waiter.caller.user.clone(), channel, result });
+        self.answers.push(Answer { request, user: waiter.user, channel, result });
     }
 
     /// For how many milliseconds from now no new hold is given, if for any.

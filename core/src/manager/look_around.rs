@@ -37,7 +37,7 @@ impl LockManager {
         let may_go_on = front.and_then(|front| self.waitlist.get(front)).is_some_and(|waiter| {
             // One for many names that has this one for itself waits elsewhere.
             let waits = |admission: Admission| waiter.is_for_many() || admission.is_blocked();
-            self.admission(&open, 0, &waiter.request(), true).is_ok_and(waits)
+            self.admission(&open, 0, &waiter.claim(), true).is_ok_and(waits)
         });
         store.close();
         if !may_go_on {

@@ -127,7 +127,7 @@ impl LockManager {
         let names = [&*lock.name];
         let open = self.open(Operation::new(store, now, lock.db, &names), &token);
         let Some(waiter) = self.waitlist.get(request) else { return false };
-        let Ok(Admission::Blocked { until_ms }) = self.admission(&open, 0, &waiter.request(), true) else {
+        let Ok(Admission::Blocked { until_ms }) = self.admission(&open, 0, &waiter.claim(), true) else {
             return false;
         };
         self.waitlist.set_wake(queue, wake_ms(&open, 0, until_ms));
@@ -176,7 +176,10 @@ impl LockManager {
         if !self.waitlist.is_heard(waiter) {
             return self.leave_unheard(request);
         }
-        if waiter.channel.is_some() && waiter.is_ephemeral && self.closed_askers.contains(&waiter.client) {
+        if waiter.channel.is_some()
+            && waiter.terms.is_ephemeral
+            && self.closed_askers.contains(&waiter.terms.client)
+        {
             return self.withdraw(request);
         }
         if waiter.gives_up_ms.is_some_and(|at_ms| at_ms <= now.monotonic_ms()) {
@@ -215,7 +218,7 @@ impl LockManager {
         let mut standing = Standing::NOWHERE;
         for (at, queue) in waiter.queues.iter().enumerate() {
             let is_next = self.waitlist.front(*queue) == Some(request);
-            standing.add(self.admission(open, at, &waiter.request(), is_next)?);
+            standing.add(self.admission(open, at, &waiter.claim(), is_next)?);
         }
         Ok(Some(standing).filter(|standing| !standing.is_blocked))
     }
@@ -229,7 +232,7 @@ impl LockManager {
             if self.waitlist.front(*queue) != Some(request) {
                 continue;
             }
-            let wake_ms = match self.admission(open, at, &waiter.request(), true) {
+            let wake_ms = match self.admission(open, at, &waiter.claim(), true) {
                 Ok(Admission::Blocked { until_ms }) => wake_ms(open, at, until_ms),
                 _ => None,
             };
@@ -244,7 +247,7 @@ impl LockManager {
     fn serve(&mut self, open: &mut Open<'_, impl LockStore>, request: RequestId, standing: Standing) {
         let (same_hold, now) = (standing.same_hold(), open.now());
         let Some(waiter) = self.waitlist.remove(request) else { return };
-        let granted = self.grant(open, &waiter.request(), standing);
+        let granted = self.grant(open, &waiter.claim(), standing);
         if same_hold.is_none() {
             self.look_at_others_of_owner(&waiter);
         }
@@ -270,7 +273,7 @@ impl LockManager {
         let Some(next) = self.waitlist.get(front).filter(|next| !next.is_for_many()) else {
             return self.mark(queue);
         };
-        match self.admission(open, 0, &next.request(), true) {
+        match self.admission(open, 0, &next.claim(), true) {
             Ok(Admission::Blocked { .. }) => self.look_again_when_due(open, front),
             _ => self.mark(queue),
         }

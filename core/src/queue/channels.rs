@@ -1,12 +1,11 @@
 //! Requests that are answered on channels: which stand where, and which are asked again.
 
 use std::collections::BTreeSet;
-use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::rc::Rc;
 
 use super::{QueueId, Waiter, Waitlist};
-use crate::ids::{Caller, ConnectionId, LockIdRef, RequestId};
+use crate::ids::{ConnectionId, LockIdRef, RequestId, UserName};
 use crate::request::{ReplyTo, Request};
 
 impl Waitlist {
@@ -20,14 +19,14 @@ impl Waitlist {
     pub(super) fn index_channel(&mut self, request: RequestId, waiter: &Waiter) {
         let Some(channel) = &waiter.channel else { return };
         self.channels.entry(channel.clone()).or_default().insert(request);
-        if waiter.is_ephemeral {
-            self.bound.insert((waiter.client, request));
+        if waiter.terms.is_ephemeral {
+            self.bound.insert((waiter.terms.client, request));
         }
     }
 
     pub(super) fn unindex_channel(&mut self, request: RequestId, waiter: &Waiter) {
         let Some(channel) = &waiter.channel else { return };
-        self.bound.remove(&(waiter.client, request));
+        self.bound.remove(&(waiter.terms.client, request));
         if let Some(requests) = self.channels.get_mut(channel) {
             requests.remove(&request);
             if requests.is_empty() {
@@ -42,13 +41,13 @@ impl Waitlist {
         locks: impl Iterator<Item = LockIdRef<'n>>,
         new: &Request<'_>,
     ) -> Option<RequestId> {
-        let token = self.token_id(new.token)?;
+        let token = self.token_id(new.claim.token)?;
         let queues: Option<BTreeSet<QueueId>> = locks.map(|lock| self.queue_at(lock)).collect();
         let queues = queues?;
         let is_same = |request: &RequestId| {
             let waiter = &self.waiters[request];
             waiter.channel.is_some()
-                && waiter.want == new.want
+                && waiter.terms.want == new.claim.terms.want
                 && waiter.queues.len() == queues.len()
                 && waiter.queues.iter().all(|queue| queues.contains(queue))
         };
@@ -60,22 +59,18 @@ impl Waitlist {
         &mut self,
         request: RequestId,
         new: &Request<'_>,
-        caller: &Caller,
+        user: UserName,
         gives_up_ms: Option<u64>,
     ) {
-        self.set_caller(request, caller);
         let Some(mut waiter) = self.waiters.remove(&request) else { return };
         self.unindex_channel(request, &waiter);
         if let Some(at_ms) = std::mem::replace(&mut waiter.gives_up_ms, gives_up_ms) {
             self.give_ups.remove(&(at_ms, request));
         }
         self.give_ups.extend(gives_up_ms.map(|at_ms| (at_ms, request)));
-        waiter.fence = new.fence.and_then(NonZeroU64::new);
-        waiter.ttl_ms = new.ttl_ms;
-        waiter.meta = new.meta.map(Into::into);
-        waiter.limit = new.limit;
-        waiter.client = new.client;
-        waiter.is_ephemeral = new.is_ephemeral;
+        let user = self.add_places(user, waiter.queues.len());
+        self.remove_places(&std::mem::replace(&mut waiter.user, user), waiter.queues.len());
+        (waiter.terms, waiter.meta) = (new.claim.terms, new.claim.meta.map(Into::into));
         let (channel, tag) = self.destination(new.reply_to);
         (waiter.channel, waiter.tag) = (channel, tag.into());
         self.index_channel(request, &waiter);

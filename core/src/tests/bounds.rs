@@ -47,7 +47,7 @@ fn a_user_may_have_so_many_places_with_a_token() {
         scene.waits("a b", "A", WRITE);
         assert_eq!(scene.is_refused("b", "A", WRITE), LockError::TokenQueueFull(3));
     });
-    assert_eq!(scene.manager.waitlist().callers_len(), 2);
+    assert_eq!(scene.manager.waitlist().users_len(), 2);
 }
 
 #[test]

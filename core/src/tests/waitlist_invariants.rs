@@ -43,11 +43,9 @@ impl Waitlist {
             self.queues.iter().map(|(id, queue)| (queue.lock.db, (queue.iter().min().unwrap(), *id)));
         assert_eq!(longest, oldest.collect());
         assert!(self.longest.values().all(|of_db| !of_db.is_empty()));
-        let callers: BTreeSet<_> = self.waiters.values().map(|waiter| waiter.caller.clone()).collect();
-        assert_eq!(callers, self.callers);
         let mut places_of = BTreeMap::new();
         for waiter in self.waiters.values() {
-            *places_of.entry(waiter.caller.user.clone()).or_insert(0) += waiter.queues.len();
+            *places_of.entry(waiter.user.clone()).or_insert(0) += waiter.queues.len();
         }
         assert_eq!((places_of.values().sum::<usize>(), &places_of), (self.places, &self.places_of));
         let heard = |waiter: &Waiter| waiter.channel.is_some() && self.is_heard(waiter);
@@ -59,9 +57,9 @@ impl Waitlist {
             self.waiters.iter().filter(|(_, waiter)| !self.is_heard(waiter)).map(|(id, _)| *id).collect();
         assert!(unheard.is_subset(&self.unheard.iter().flatten().copied().collect()));
         assert!(self.unheard.iter().all(|requests| !requests.is_empty()));
-        let is_bound = |waiter: &Waiter| waiter.channel.is_some() && waiter.is_ephemeral;
+        let is_bound = |waiter: &Waiter| waiter.channel.is_some() && waiter.terms.is_ephemeral;
         let bound = self.waiters.iter().filter(|(_, waiter)| is_bound(waiter));
-        assert_eq!(self.bound, bound.map(|(id, waiter)| (waiter.client, *id)).collect());
+        assert_eq!(self.bound, bound.map(|(id, waiter)| (waiter.terms.client, *id)).collect());
         let wakes: BTreeSet<_> =
             self.queues.iter().filter_map(|(id, queue)| queue.wake_ms.map(|at_ms| (at_ms, *id))).collect();
         assert_eq!(wakes, self.wakes);
