@@ -53,7 +53,7 @@ pub use error::{DeadlockCycle, DeadlockStep, LockError};
 pub use fence::Fences;
 pub use ids::{ConnectionId, HoldRef, LockId, LockIdRef, RequestId, UserName};
 pub use lock::{Applied, Holder, Lock};
-pub use manager::{Counters, LockManager, NamePosition, Operation, OwnerPosition, TimeSlice, Urgency};
+pub use manager::{Counters, LockManager, NamePosition, Operation, OwnerPosition, TimeSlice};
 pub use mode::{Mode, Want};
 pub use queue::{QueueSummary, Waiter, Waitlist};
 pub use request::{

@@ -125,7 +125,7 @@ fn heed_eviction(runtime: &mut Runtime) {
 fn on_role_changed(role: Role) {
     STATE.is_replica.set(role == Role::Replica);
     if role == Role::Replica {
-        notice(|runtime| drop_in_background(runtime.manager.send_all_away(LockError::NotPrimary)));
+        notice(|runtime| drop_in_background(runtime.manager.fail_waiters(LockError::NotPrimary)));
     }
     notice(heed_eviction);
 }

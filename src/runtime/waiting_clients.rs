@@ -56,7 +56,7 @@ impl Clients for WaitingClients {
     /// Redis 8.0 on. And whoever listened may have gone.
     fn may_be_granted(&mut self, waiter: &Waiter, names: &[&[u8]]) -> Result<(), NotGranted> {
         if waiter.channel.as_ref().is_some_and(|channel| !self.heard.is_heard(channel)) {
-            return Err(NotGranted::Unheard);
+            return Err(NotGranted::NoSubscriber);
         }
         if self.last_user.may_be_granted(waiter, names) {
             Ok(())

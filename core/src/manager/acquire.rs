@@ -82,7 +82,7 @@ impl LockManager {
         if !standing.is_blocked {
             let fence = self.grant(&mut open, claim, standing)?;
             if standing.same_hold().is_none() {
-                self.mark_all(&open);
+                self.signal_all(&open);
             }
             return Ok(AcquireOutcome::Granted(fence));
         }
@@ -125,9 +125,10 @@ impl LockManager {
 
     pub(super) fn leave(&mut self, request: RequestId) -> Option<Waiter> {
         let led = self.queues_led_by(request);
-        let waiter = self.waitlist.remove(request)?;
-        self.places_looked_at += waiter.queues.len();
-        led.into_iter().for_each(|queue| self.mark(queue));
+        let Some(waiter) = self.waitlist.remove(request) else {
+            return self.failing.iter_mut().find_map(|(waitlist, _)| waitlist.remove(request));
+        };
+        led.into_iter().for_each(|queue| self.signal(queue));
         Some(waiter)
     }
 
@@ -279,7 +280,7 @@ impl LockManager {
         if let Some(same) = same {
             self.waitlist.renew(same, request, user, gives_up_ms);
             // With another limit it may be let in.
-            self.queues_led_by(same).into_iter().for_each(|queue| self.mark(queue));
+            self.queues_led_by(same).into_iter().for_each(|queue| self.signal(queue));
             return Ok(same);
         }
         if let Some(error) = self.second_upgrade(open, &request.claim, &user) {

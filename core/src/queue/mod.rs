@@ -14,8 +14,8 @@
 //! hand-off is what tokio's `batch_semaphore` does and what parking_lot calls a fair unlock.)
 //!
 //! This file keeps the order and the look-up tables, each step in logarithmic time. Tables are trees,
-//! which grow by a node at a time: no request pays for the growth of a table. (Only the list of closed channels
-//! is a queue in one piece: it has 24 bytes for each.) It decides nothing; `manager` does.
+//! which grow by a node at a time: no request pays for the growth of a table. (Only the list of those that leave
+//! is in one piece: it has 24 bytes for each channel or connection.) It decides nothing; `manager` does.
 
 mod byte_map;
 mod channels;
@@ -31,6 +31,7 @@ pub(crate) mod describe;
 mod invariants;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem;
 use std::ops::Bound;
 use std::rc::Rc;
 
@@ -43,6 +44,7 @@ use crate::request::{Claim, Request, Terms};
 
 use byte_map::ByteMap;
 pub(crate) use byte_map::Place;
+pub(crate) use channels::Leaves;
 pub(crate) use handles::{QueueId, TokenId};
 pub(crate) use one_queue::Queue;
 
@@ -132,10 +134,10 @@ pub struct Waitlist {
     longest: BTreeMap<i32, BTreeSet<(RequestId, QueueId)>>,
     /// The requests that are answered on each channel.
     channels: BTreeMap<Rc<[u8]>, BTreeSet<RequestId>>,
-    /// Those of each channel that was closed, because nobody listens there any more; some may have left since.
-    unheard: VecDeque<BTreeSet<RequestId>>,
-    /// Of all that are answered on channels, those that end with the connection that asked.
-    bound: BTreeSet<(ConnectionId, RequestId)>,
+    /// Of these, those that end with the connection that asked.
+    bound: BTreeMap<ConnectionId, BTreeSet<RequestId>>,
+    /// Requests of channels without a subscriber and of closed connections; some may have left since.
+    leaving: VecDeque<BTreeSet<RequestId>>,
     /// How many places in queues all requests have, and those of each user.
     places: usize,
     places_of: BTreeMap<UserName, usize>,
@@ -188,8 +190,10 @@ impl Waitlist {
         self.waiters.first_key_value().map(|(request, _)| *request)
     }
 
-    pub(crate) fn last_request(&self) -> Option<RequestId> {
-        self.waiters.last_key_value().map(|(request, _)| *request)
+    /// Takes all requests out at once, with their queues. The numbers go on.
+    pub(crate) fn take(&mut self) -> Self {
+        let drawn = self.drawn;
+        mem::replace(self, Self { drawn, ..Self::default() })
     }
 
     /// The queue of this lock, if anybody waits for it.
@@ -357,10 +361,10 @@ impl Waitlist {
         queue.wake_ms = at_ms;
     }
 
-    /// Marks a queue as changed. False if nobody waits there or it was marked already.
-    pub(crate) fn set_dirty(&mut self, id: QueueId, is_dirty: bool) -> bool {
+    /// Notes whether the first in a queue has to be looked at. False if nobody waits there or it was noted already.
+    pub(crate) fn set_ready(&mut self, id: QueueId, is_ready: bool) -> bool {
         let Some(queue) = self.queues.get_mut(&id) else { return false };
-        std::mem::replace(&mut queue.is_dirty, is_dirty) != is_dirty
+        mem::replace(&mut queue.is_ready, is_ready) != is_ready
     }
 
     /// When the passing of time may next let somebody in, in Unix milliseconds.

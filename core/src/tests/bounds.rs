@@ -4,7 +4,7 @@ use super::memory_store::id;
 use super::scene::{READ, Scene, UPGRADE, WRITE};
 use crate::error::LockError;
 use crate::limits::PLACES_OF_TOKEN_MAX;
-use crate::manager::{TimeSlice, Urgency};
+use crate::manager::TimeSlice;
 use crate::time::Timestamp;
 
 fn token(number: usize) -> String {
@@ -311,7 +311,7 @@ fn databases_that_change_again_while_they_are_looked_at_are_looked_at_from_the_s
 struct Room(Timestamp, usize);
 
 impl TimeSlice for Room {
-    fn now_for(&mut self, _: Urgency) -> Option<Timestamp> {
+    fn now(&mut self) -> Option<Timestamp> {
         Some(self.0)
     }
 

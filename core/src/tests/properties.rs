@@ -147,7 +147,7 @@ fn a_crowd_leaves_no_memory_behind() {
         ("left", |manager, _, all| all.iter().for_each(|request| assert!(manager.abandon(*request)))),
         ("timed out", |_, _, _| ()),
         ("sent away", |manager, _, _| {
-            drop(manager.send_all_away(LockError::NotPrimary));
+            drop(manager.fail_waiters(LockError::NotPrimary));
             manager.end_waits(&mut whole_turn(ms(1_000)));
         }),
         ("granted, and ended by deadlines", |manager, store, _| {

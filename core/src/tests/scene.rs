@@ -63,7 +63,7 @@ pub(super) struct TestClients {
 impl Clients for TestClients {
     fn may_be_granted(&mut self, waiter: &Waiter, _: &[&[u8]]) -> Result<(), NotGranted> {
         if waiter.channel.as_ref().is_some_and(|channel| self.deaf.contains(&**channel)) {
-            Err(NotGranted::Unheard)
+            Err(NotGranted::NoSubscriber)
         } else if self.denied.contains(&*waiter.token) {
             Err(NotGranted::Failed(LockError::NoPermission))
         } else {

@@ -465,7 +465,7 @@ pub(super) fn describe(both: &mut SideBySide, names: usize, note: &mut crate::qu
         let left_ms = waiter.gives_up_ms.map_or(u64::MAX, |at_ms| at_ms.saturating_sub(now.monotonic_ms()));
         let channel = asked.channel.map_or(0, |channel| {
             let is_deaf = model.deaf.contains(&channel);
-            1 + 2 * u64::from(is_deaf) + 4 * u64::from(waitlist.is_heard(waiter))
+            1 + 2 * u64::from(is_deaf) + 4 * u64::from(waitlist.leaves(request.id, waiter).is_none())
         });
         let has_closed = asked.connection.map_or(0, |own| 1 + u64::from(model.closed.contains(&own)));
         let limit = waiter.terms.limit.map_or(0, |limit| u64::from(limit.get()));
