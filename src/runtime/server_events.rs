@@ -22,7 +22,7 @@ use super::working_state::{Runtime, databases_changed, key_changed, notice, try_
 use super::write_gate::WriteGate;
 use crate::replication::{self, deadline_is_plausible, fence_is_plausible};
 use crate::server::{
-    self, Ctx, DatatypeHooks, EventHooks, Loading, Role, drop_in_background, monotonic_ms, own_ctx,
+    self, Ctx, DatatypeHooks, EventHooks, Loading, Role, drop_in_background, own_ctx,
 };
 use crate::state::STATE;
 
@@ -82,18 +82,7 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
         notice(move |runtime| runtime.manager.connection_closed(connection));
     },
     cron: || {
-        try_with_runtime(|runtime| {
-            if runtime.next_look_for_reset_ms <= monotonic_ms() {
-                runtime.follow_reset(own_ctx().as_ctx());
-            }
-            runtime.schedule.watch_clock();
-        });
-    },
-    before_sleep: || {
-        try_with_runtime(|runtime| runtime.schedule.before_sleep());
-    },
-    after_sleep: || {
-        try_with_runtime(|runtime| runtime.schedule.after_sleep());
+        try_with_runtime(|runtime| runtime.schedule.watch_clock());
     },
     listeners_may_change: replication::look_again,
 };

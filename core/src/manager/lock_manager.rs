@@ -87,12 +87,6 @@ impl LockManager {
         self.ephemeral.connection_of(fence, lock)
     }
 
-    /// Begins to count anew.
-    pub fn reset_counters(&mut self) {
-        self.counters = Counters { waiters_max: self.waitlist.len() as u64, ..Counters::default() };
-        self.revoked_tokens.overwritten = 0;
-    }
-
     /// Something happened to all keys of this database, or of every one, outside of the manager.
     pub fn database_changed(&mut self, db: Option<i32>) {
         if db.map_or(!self.waitlist.is_empty(), |db| self.waitlist.has_queues_in(db)) {
