@@ -1,4 +1,4 @@
-"""What grows with a crowd, of all commands and events, and whether docs/design.md says why.
+"""What grows with a crowd, of all commands and events, and whether docs/costs.md says why.
 
 The long form of tests/test_growth.py: larger crowds, and each operation beside each crowd. How it is measured
 is said in tests/harness/growth.py.

@@ -75,7 +75,7 @@ impl Schedule {
             let now_ms = monotonic_ms();
             // The server fires its timers when the first of them is due, and after it fired others it counts whole
             // milliseconds to that: one that is due and has not fired would hold up this one. The call of `on_soon`
-            // does what that was for, and sets it anew.
+            // does what that was for, and starts it again.
             if let Some((due, _)) = self.due.take_if(|(_, at_ms)| *at_ms <= now_ms) {
                 stop_timer(due);
             }
@@ -158,7 +158,7 @@ const SWEEP_PAUSE_MS: u64 = 10;
 pub struct Sweep<P> {
     /// What was looked at last, in the middle of a pass.
     after: Option<P>,
-    /// When it goes on or begins anew, on the monotonic clock.
+    /// When it goes on or begins again, on the monotonic clock.
     pub next_ms: u64,
 }
 

@@ -8,8 +8,8 @@
 //! | `FLUSHALL`, `FLUSHDB` | goes on waiting: the locks are free, and the first at each name is granted at the end of this turn |
 //! | `SWAPDB` | is looked at again, at each name of both databases, beside the locks that are there now |
 //! | a connection closes | its own request leaves the queue; its EPHEMERAL holds end, and the next is granted |
-//! | this server becomes a replica | is sent away with `UNBLOCKED` |
-//! | `CONFIG SET` | what forbids a grant (too few replicas, a failing disk) is looked at anew |
+//! | this server becomes a replica | fails with `UNBLOCKED` |
+//! | `CONFIG SET` | what forbids a grant (too few replicas, a failing disk) is checked again |
 //!
 //! Nothing may be written from here: a change made inside a notification is logged before the command that
 //! caused it. So these functions take note, and the timer does the work.
@@ -21,9 +21,7 @@ use super::schedule::Schedule;
 use super::working_state::{Runtime, databases_changed, key_changed, notice, try_with_runtime};
 use super::write_gate::WriteGate;
 use crate::replication::{self, deadline_is_plausible, fence_is_plausible};
-use crate::server::{
-    self, Ctx, DatatypeHooks, EventHooks, Loading, Role, drop_in_background, own_ctx,
-};
+use crate::server::{self, Ctx, DatatypeHooks, EventHooks, Loading, Role, drop_in_background, own_ctx};
 use crate::state::STATE;
 
 /// What the data type tells us.

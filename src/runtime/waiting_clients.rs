@@ -1,4 +1,4 @@
-//! Those who wait: blocked clients, and whoever has subscribed to the channels on which requests are answered.
+//! Those who wait: blocked clients, and the subscribers of the channels on which requests are answered.
 //! Also checks again, at the grant, whether the user may run the command.
 
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ impl WaitingClients {
 
 impl Clients for WaitingClients {
     /// The permissions of a user may have changed since it asked: core commands that wait look again too, from
-    /// Redis 8.0 on. And whoever listened may have gone.
+    /// Redis 8.0 on. And the subscriber may have gone.
     fn may_be_granted(&mut self, waiter: &Waiter, names: &[&[u8]]) -> Result<(), NotGranted> {
         if waiter.channel.as_ref().is_some_and(|channel| !self.heard.is_heard(channel)) {
             return Err(NotGranted::NoSubscriber);

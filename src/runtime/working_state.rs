@@ -46,7 +46,7 @@ impl Runtime {
         self.reschedule(now());
     }
 
-    /// Begins the grace period anew.
+    /// Begins the grace period, from now on.
     pub fn begin_grace(&mut self) {
         self.started_ms = now().monotonic_ms();
         self.apply_settings();

@@ -110,7 +110,7 @@ impl LockManager {
     }
 
     /// Does what is due: ends waits that fail, have been long enough or have lost their channel or connection, ends holds
-    /// of connections that have closed, and grants whoever is at the front of a queue and can be granted. One step of each
+    /// of connections that have closed, and grants requests at the front of queues that can be granted. One step of each
     /// in each round, and in each the oldest first, so that many of one kind do not keep the others waiting.
     ///
     /// The cost is that of the requests granted, whatever the number of those that go on waiting: at each

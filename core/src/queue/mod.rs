@@ -8,8 +8,8 @@
 //!
 //! # Fairness
 //!
-//! Requests leave from the front, in order of arrival, and whoever comes while a queue is not empty
-//! goes behind it. Only a waiting upgrade stands before the others: it reads already, so nobody
+//! Requests leave from the front, in order of arrival, and a request that comes while a queue is not
+//! empty goes behind it. Only a waiting upgrade stands before the others: it reads already, so nobody
 //! behind it could be served before it anyway. So neither readers nor writers starve. (Strict FIFO
 //! hand-off is what tokio's `batch_semaphore` does and what parking_lot calls a fair unlock.)
 //!
