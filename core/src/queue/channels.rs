@@ -1,7 +1,7 @@
 //! Requests that are answered on channels: which stand where, and which are asked again.
 
 use std::borrow::Borrow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::rc::Rc;
 
@@ -9,26 +9,37 @@ use super::{QueueId, Waiter, Waitlist};
 use crate::ids::{ConnectionId, LockIdRef, RequestId, UserName};
 use crate::request::{ReplyTo, Request};
 
+/// The requests that are answered on channels.
+#[derive(Debug, Default)]
+pub(super) struct Channels {
+    /// By channel.
+    pub(super) requests: BTreeMap<Rc<[u8]>, BTreeSet<RequestId>>,
+    /// Of these, those that end with the connection that asked.
+    pub(super) bound: BTreeMap<ConnectionId, BTreeSet<RequestId>>,
+    /// Requests of channels without a subscriber and of closed connections; some may have left since.
+    pub(super) leaving: VecDeque<BTreeSet<RequestId>>,
+}
+
 impl Waitlist {
     /// The name of a channel, as the others that are answered there share it, and the tag.
     pub(super) fn destination<'a>(&self, reply_to: ReplyTo<'a>) -> (Option<Rc<[u8]>>, &'a [u8]) {
         let ReplyTo::Channel { channel, tag } = reply_to else { return (None, &[]) };
-        let known = self.channels.get_key_value(channel).map(|(name, _)| name.clone());
+        let known = self.channels.requests.get_key_value(channel).map(|(name, _)| name.clone());
         (Some(known.unwrap_or_else(|| channel.into())), tag)
     }
 
     pub(super) fn index_channel(&mut self, request: RequestId, waiter: &Waiter) {
         let Some(channel) = &waiter.channel else { return };
-        self.channels.entry(channel.clone()).or_default().insert(request);
+        self.channels.requests.entry(channel.clone()).or_default().insert(request);
         if waiter.terms.is_ephemeral {
-            self.bound.entry(waiter.terms.client).or_default().insert(request);
+            self.channels.bound.entry(waiter.terms.client).or_default().insert(request);
         }
     }
 
     pub(super) fn unindex_channel(&mut self, request: RequestId, waiter: &Waiter) {
         let Some(channel) = &waiter.channel else { return };
-        remove_from(&mut self.channels, channel, request);
-        remove_from(&mut self.bound, &waiter.terms.client, request);
+        remove_from(&mut self.channels.requests, channel, request);
+        remove_from(&mut self.channels.bound, &waiter.terms.client, request);
     }
 
     /// The request for the same locks, by the same token and in the same mode, that is answered on a channel.
@@ -61,9 +72,9 @@ impl Waitlist {
         let Some(mut waiter) = self.waiters.remove(&request) else { return };
         self.unindex_channel(request, &waiter);
         if let Some(at_ms) = std::mem::replace(&mut waiter.gives_up_ms, gives_up_ms) {
-            self.give_ups.remove(&(at_ms, request));
+            self.moments.give_ups.remove(&(at_ms, request));
         }
-        self.give_ups.extend(gives_up_ms.map(|at_ms| (at_ms, request)));
+        self.moments.give_ups.extend(gives_up_ms.map(|at_ms| (at_ms, request)));
         let user = self.add_places(user, waiter.queues.len());
         self.remove_places(&std::mem::replace(&mut waiter.user, user), waiter.queues.len());
         (waiter.terms, waiter.meta) = (new.claim.terms, new.claim.meta.map(Into::into));
@@ -76,30 +87,30 @@ impl Waitlist {
     /// The channels on which requests are answered, in order, from after this one on.
     pub fn channels(&self, after: Option<&[u8]>) -> impl Iterator<Item = &Rc<[u8]>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.channels.range::<[u8], _>((from, Bound::Unbounded)).map(|(channel, _)| channel)
+        self.channels.requests.range::<[u8], _>((from, Bound::Unbounded)).map(|(channel, _)| channel)
     }
 
     /// The channel has no subscriber: its requests leave.
     pub(crate) fn close_channel(&mut self, channel: &[u8]) {
-        self.leaving.extend(self.channels.remove(channel));
+        self.channels.leaving.extend(self.channels.requests.remove(channel));
     }
 
     /// The connection has closed: requests that end with it leave, if they are answered on a channel.
     pub(crate) fn close_connection(&mut self, connection: ConnectionId) {
-        self.leaving.extend(self.bound.remove(&connection));
+        self.channels.leaving.extend(self.channels.bound.remove(&connection));
     }
 
     /// Whether requests are to leave.
     pub(crate) fn has_leaving(&self) -> bool {
-        !self.leaving.is_empty()
+        !self.channels.leaving.is_empty()
     }
 
     /// The next request that is to leave, unless [`Waitlist::leaves`] does not say so any more.
     pub(crate) fn pop_leaving(&mut self) -> Option<RequestId> {
-        let requests = self.leaving.front_mut()?;
+        let requests = self.channels.leaving.front_mut()?;
         let request = requests.pop_first();
         if requests.is_empty() {
-            self.leaving.pop_front();
+            self.channels.leaving.pop_front();
         }
         request
     }
@@ -110,9 +121,9 @@ impl Waitlist {
         let is_in = |requests: Option<&BTreeSet<RequestId>>| {
             requests.is_some_and(|requests| requests.contains(&request))
         };
-        if !is_in(self.channels.get(channel)) {
+        if !is_in(self.channels.requests.get(channel)) {
             Some(Leaves::NoSubscriber)
-        } else if waiter.terms.is_ephemeral && !is_in(self.bound.get(&waiter.terms.client)) {
+        } else if waiter.terms.is_ephemeral && !is_in(self.channels.bound.get(&waiter.terms.client)) {
             Some(Leaves::ConnectionClosed)
         } else {
             None

@@ -30,23 +30,25 @@ pub(crate) mod describe;
 #[path = "../tests/waitlist_invariants.rs"]
 mod invariants;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::ops::Bound;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use crate::ids::{ConnectionId, LockId, LockIdRef, RequestId, UserName};
+use crate::ids::{LockId, LockIdRef, RequestId, UserName};
 use crate::limits::NAMES_MAX;
 use crate::mode::{Mode, Want};
 use crate::request::{Claim, Request, Terms};
 
 use byte_map::ByteMap;
 pub(crate) use byte_map::Place;
+use channels::Channels;
 pub(crate) use channels::Leaves;
 pub(crate) use handles::{QueueId, TokenId};
 pub(crate) use one_queue::Queue;
+use places::Places;
 
 /// A request that waits.
 #[derive(Clone, Debug)]
@@ -126,22 +128,22 @@ pub struct Waitlist {
     tokens: ByteMap<()>,
     /// and these requests.
     by_token: BTreeSet<(TokenId, RequestId)>,
-    /// On the monotonic clock.
-    give_ups: BTreeSet<(u64, RequestId)>,
-    /// On the wall clock.
-    wakes: BTreeSet<(u64, QueueId)>,
+    moments: Moments,
     /// Each queue with the request that has waited there longest, by database.
     longest: BTreeMap<i32, BTreeSet<(RequestId, QueueId)>>,
-    /// The requests that are answered on each channel.
-    channels: BTreeMap<Rc<[u8]>, BTreeSet<RequestId>>,
-    /// Of these, those that end with the connection that asked.
-    bound: BTreeMap<ConnectionId, BTreeSet<RequestId>>,
-    /// Requests of channels without a subscriber and of closed connections; some may have left since.
-    leaving: VecDeque<BTreeSet<RequestId>>,
-    /// How many places in queues all requests have, and those of each user.
-    places: usize,
-    places_of: BTreeMap<UserName, usize>,
+    channels: Channels,
+    places: Places,
+    /// How many numbers of requests and queues were given.
     drawn: u64,
+}
+
+/// When time alone changes something.
+#[derive(Debug, Default)]
+struct Moments {
+    /// When requests stop waiting, on the monotonic clock.
+    give_ups: BTreeSet<(u64, RequestId)>,
+    /// When the first of a queue may be let in, on the wall clock.
+    wakes: BTreeSet<(u64, QueueId)>,
 }
 
 impl Waitlist {
@@ -257,7 +259,7 @@ impl Waitlist {
             }
         }
         if let Some(at_ms) = gives_up_ms {
-            self.give_ups.insert((at_ms, request));
+            self.moments.give_ups.insert((at_ms, request));
         }
         let (channel, tag) = self.destination(new.reply_to);
         let is_for_many = queues.len() > 1;
@@ -305,7 +307,7 @@ impl Waitlist {
         }
         self.unindex_channel(request, &waiter);
         if let Some(at_ms) = waiter.gives_up_ms {
-            self.give_ups.remove(&(at_ms, request));
+            self.moments.give_ups.remove(&(at_ms, request));
         }
         self.by_token.remove(&(waiter.token_id(), request));
         let rest: SmallVec<[RequestId; 2]> = self.requests_of(waiter.token_id()).take(2).collect();
@@ -336,7 +338,7 @@ impl Waitlist {
     fn remove_queue(&mut self, id: QueueId) {
         let Some(queue) = self.queues.remove(&id) else { return };
         if let Some(at_ms) = queue.wake_ms {
-            self.wakes.remove(&(at_ms, id));
+            self.moments.wakes.remove(&(at_ms, id));
         }
         if let Some(of_db) = self.queue_ids.get_mut(&queue.lock.db) {
             of_db.remove(&queue.lock.name);
@@ -353,10 +355,10 @@ impl Waitlist {
             return;
         }
         if let Some(old_ms) = queue.wake_ms {
-            self.wakes.remove(&(old_ms, id));
+            self.moments.wakes.remove(&(old_ms, id));
         }
         if let Some(new_ms) = at_ms {
-            self.wakes.insert((new_ms, id));
+            self.moments.wakes.insert((new_ms, id));
         }
         queue.wake_ms = at_ms;
     }
@@ -369,20 +371,20 @@ impl Waitlist {
 
     /// When the passing of time may next let somebody in, in Unix milliseconds.
     pub(crate) fn next_wake_ms(&self) -> Option<u64> {
-        self.wakes.first().map(|(at_ms, _)| *at_ms)
+        self.moments.wakes.first().map(|(at_ms, _)| *at_ms)
     }
 
     /// When the next request gives up, on the monotonic clock.
     pub(crate) fn next_give_up_ms(&self) -> Option<u64> {
-        self.give_ups.first().map(|(at_ms, _)| *at_ms)
+        self.moments.give_ups.first().map(|(at_ms, _)| *at_ms)
     }
 
     pub(crate) fn pop_wake(&mut self, now_unix_ms: u64) -> Option<QueueId> {
-        let (at_ms, id) = *self.wakes.first()?;
+        let (at_ms, id) = *self.moments.wakes.first()?;
         if at_ms > now_unix_ms {
             return None;
         }
-        self.wakes.pop_first();
+        self.moments.wakes.pop_first();
         if let Some(queue) = self.queues.get_mut(&id) {
             queue.wake_ms = None;
         }
@@ -390,7 +392,11 @@ impl Waitlist {
     }
 
     pub(crate) fn next_give_up(&self, now_monotonic_ms: u64) -> Option<RequestId> {
-        self.give_ups.first().filter(|(at_ms, _)| *at_ms <= now_monotonic_ms).map(|(_, request)| *request)
+        self.moments
+            .give_ups
+            .first()
+            .filter(|(at_ms, _)| *at_ms <= now_monotonic_ms)
+            .map(|(_, request)| *request)
     }
 
     /// The queues of this database, the one with the longest wait first: those after a cursor, which is 0 or that of a

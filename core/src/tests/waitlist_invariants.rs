@@ -17,7 +17,7 @@ impl Waitlist {
             assert!(self.by_token.contains(&(waiter.token_id(), *request)));
             assert!(Rc::ptr_eq(token, &waiter.token));
             if let Some(at_ms) = waiter.gives_up_ms {
-                assert!(self.give_ups.contains(&(at_ms, *request)));
+                assert!(self.moments.give_ups.contains(&(at_ms, *request)));
             }
         }
         assert_eq!(waiting.len(), self.queues.len());
@@ -47,26 +47,29 @@ impl Waitlist {
         for waiter in self.waiters.values() {
             *places_of.entry(waiter.user.clone()).or_insert(0) += waiter.queues.len();
         }
-        assert_eq!((places_of.values().sum::<usize>(), &places_of), (self.places, &self.places_of));
-        for (channel, requests) in &self.channels {
+        assert_eq!((places_of.values().sum::<usize>(), &places_of), (self.places.all, &self.places.of_user));
+        for (channel, requests) in &self.channels.requests {
             assert!(!requests.is_empty());
             assert!(requests.iter().all(|id| self.waiters[id].channel.as_ref() == Some(channel)));
         }
-        for (connection, requests) in &self.bound {
+        for (connection, requests) in &self.channels.bound {
             assert!(!requests.is_empty());
             let terms = requests.iter().map(|id| self.waiters[id].terms);
             assert!(terms.into_iter().all(|terms| terms.is_ephemeral && terms.client == *connection));
         }
-        assert!(self.leaving.iter().all(|requests| !requests.is_empty()));
-        let leaving: BTreeSet<_> = self.leaving.iter().flatten().copied().collect();
+        assert!(self.channels.leaving.iter().all(|requests| !requests.is_empty()));
+        let leaving: BTreeSet<_> = self.channels.leaving.iter().flatten().copied().collect();
         let mut leave = self.waiters.iter().filter(|(id, waiter)| self.leaves(**id, waiter).is_some());
         assert!(leave.all(|(id, _)| leaving.contains(id)));
         let wakes: BTreeSet<_> =
             self.queues.iter().filter_map(|(id, queue)| queue.wake_ms.map(|at_ms| (at_ms, *id))).collect();
-        assert_eq!(wakes, self.wakes);
+        assert_eq!(wakes, self.moments.wakes);
         assert_eq!(self.by_token.len(), self.waiters.len());
         let tokens: BTreeSet<_> = self.by_token.iter().map(|(token, _)| *token).collect();
         assert_eq!(self.tokens.len(), tokens.len());
-        assert_eq!(self.give_ups.len(), self.waiters.values().filter(|w| w.gives_up_ms.is_some()).count());
+        assert_eq!(
+            self.moments.give_ups.len(),
+            self.waiters.values().filter(|w| w.gives_up_ms.is_some()).count()
+        );
     }
 }
