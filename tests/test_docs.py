@@ -155,6 +155,48 @@ def test_every_error_code_is_listed() -> None:
     assert codes - {"SLOCK"} <= set(re.findall(r"`([A-Z]+)`", listed))
 
 
+# What only the server or the system says, and no source of this repository.
+_TEXTS_OF_THE_SERVER = {
+    "Operation against a key holding the wrong kind of value",
+    "no permissions",
+    "failed to load: It does not have execute permissions",
+    "Skip register defrag callbacks",
+    "Truncating the AOF",
+    "Unknown btype",
+}
+
+
+def test_the_texts_of_troubleshooting_are_those_that_users_see() -> None:
+    """Their first words, in the module, in the program `slock`, or in each of the client libraries."""
+    shown = {
+        " ".join(part.strip(" ,.").split()[:4])
+        for name, text in sections(DOCS / "troubleshooting.md").items()
+        if not name.startswith("Symptoms")
+        for row in table(text)
+        for cell in re.findall(r"`([^`]+)`", row[0])
+        for part in cell.split("…")
+        if len(part.strip(" ,.")) > 8 and " " in part.strip()
+    }
+    server = _sources("src", "core/src", "cli/src")
+    known = {" ".join(text.split()[:4]) for text in _TEXTS_OF_THE_SERVER}
+    libraries = [
+        _sources(f"clients/{name}") for name in ("python/src", "go", "rust/src", "node/src", "java/core")
+    ]
+    for text in {text.removesuffix(",") for text in shown - known}:
+        assert text in server or all(text in library for library in libraries), text
+    assert len(shown) > 20 and shown > known
+
+
+def _sources(*folders: str) -> str:
+    """The text of the sources, with what is a string over several lines in one piece."""
+    endings = (".rs", ".py", ".go", ".ts", ".java")
+    files = [
+        path for folder in folders for path in (REPOSITORY / folder).rglob("*") if path.suffix in endings
+    ]
+    text = "\n".join(path.read_text() for path in files if "node_modules" not in path.parts)
+    return re.sub(r'"\s*\+?\n?\s*\+?\s*f?"', "", re.sub(r"\\\n\s*", "", text))
+
+
 def test_the_dashboard_and_the_alerts_name_what_the_script_for_the_exporter_gives(server: Server) -> None:
     reply = as_text(server.raw().ok("EVAL", (DOCS / "redis_exporter.lua").read_text(), 0, 0))
     given = {name: float(value) for name, value in zip(reply[::2], reply[1::2], strict=True)}

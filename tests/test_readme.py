@@ -14,7 +14,7 @@ import pytest
 
 from harness import Server
 from harness.cli import Cli
-from harness.docs import Block, blocks, table
+from harness.docs import Block, blocks
 from harness.settings import REPOSITORY
 
 README = REPOSITORY / "README.md"
@@ -90,7 +90,18 @@ def test_the_page_is_short_and_has_its_parts_in_order() -> None:
     assert len(text.split()) <= 500
     parts = re.findall(r"^## (.*)$|^```(python|go|rust|sh|redis|text)$", text, re.MULTILINE)
     assert [heading or language for heading, language in parts] == [
-        *("Not for you if", "A minute's start", "sh", "redis", "In a program", "python", "text", "go", "rust", "sh"),
+        *(
+            "Not for you if",
+            "A minute's start",
+            "sh",
+            "redis",
+            "In a program",
+            "python",
+            "text",
+            "go",
+            "rust",
+            "sh",
+        ),
         *("Install without a compiler", "sh", "More"),
     ]
 
