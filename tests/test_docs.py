@@ -132,7 +132,7 @@ def test_the_settings_have_the_defaults_and_bounds_that_are_told(own_server: Ser
 def test_every_metric_is_described(server: Server) -> None:
     lines = server.raw().ok("INFO", "slock").decode().split("\r\n")
     fields = {line.split(":")[0] for line in lines if ":" in line}
-    described = {row[0].strip("`") for row in table(sections(DOCS / "operating.md")["Metrics"])}
+    described = {row[0].strip("`") for row in table(sections(DOCS / "monitoring.md")["Metrics"])}
     assert {field.removeprefix("slock_") for field in fields} == {
         field.removeprefix("slock_") for field in described
     }
@@ -140,7 +140,7 @@ def test_every_metric_is_described(server: Server) -> None:
 
 def test_every_event_is_described() -> None:
     source = (REPOSITORY / "src/keyspace.rs").read_text()
-    described = {row[0].strip("`") for row in table(sections(DOCS / "operating.md")["Keyspace events"])}
+    described = {row[0].strip("`") for row in table(sections(DOCS / "monitoring.md")["Keyspace events"])}
     assert described == set(re.findall(r'c"(slock\.[a-z]+)"', source))
 
 
