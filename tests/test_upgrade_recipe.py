@@ -1,4 +1,4 @@
-"""The recipes of docs/operating.md, followed as written: an upgrade, and the end of the module; and a lone replica."""
+"""The recipes of docs/operating.md: an upgrade, and the end of the module; what a lone replica replies."""
 
 from __future__ import annotations
 
