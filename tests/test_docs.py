@@ -10,7 +10,7 @@ import pytest
 
 from harness import MakeServer, RespError, Server
 from harness.commands import INTERNAL, NAMES, as_text
-from harness.docs import DOCS, Block, Session, arity, blocks, pages, sections, syntax, table
+from harness.docs import DOCS, Block, Session, arity, blocks, linked_pages, pages, sections, syntax, table
 from harness.settings import REPOSITORY
 
 COMMAND_PAGES = sorted((DOCS / "commands").glob("*.md"))
@@ -219,7 +219,17 @@ def test_the_dashboard_and_the_alerts_name_what_the_script_for_the_exporter_give
 # --- the pages among themselves
 
 
-@pytest.mark.parametrize("page", pages(), ids=_name)
+def test_the_pages_are_no_longer_than_contributing_allows() -> None:
+    parts = sections(REPOSITORY / "CONTRIBUTING.md")["Pages, and how they are tested"]
+    limits = [(re.findall(r"`([^`]+\.md)`", cells[0]), cells[0], cells[1]) for cells in table(parts)]
+    limits = [row for row in limits if row[0] and row[2].isdigit()]
+    assert len(limits) >= 13
+    for names, text, most in limits:
+        words = [len((REPOSITORY / name).read_text().split()) for name in names]
+        assert (sum(words) if " with " in text else max(words)) <= int(most), (text, words)
+
+
+@pytest.mark.parametrize("page", linked_pages(), ids=_name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" in target:
