@@ -19,7 +19,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from harness import RawConnection, RespError, Server, encode_command, wait_until
+try:
+    from harness import RawConnection, RespError, Server, encode_command, wait_until
+    from harness.settings import module_path
+except ModuleNotFoundError as missing:
+    sys.exit(f"{missing}: run `make deps`, and this with .venv/bin/python")
 
 __all__ = ["RawConnection", "RespError", "Server", "encode_command", "wait_until"]
 
@@ -27,9 +31,17 @@ __all__ = ["RawConnection", "RespError", "Server", "encode_command", "wait_until
 KEPT = Path(__file__).resolve().parents[1] / "target/bench"
 
 
+def require(path: Path, command: str) -> Path:
+    """Says how to build what is missing."""
+    if not path.exists():
+        sys.exit(f"{path} is missing: run `{command}`")
+    return path
+
+
 @contextlib.contextmanager
 def private_server(**settings: object) -> Iterator[Server]:
     """A server with the module, on a free port of this machine, without a log and without snapshots."""
+    require(module_path(), "make module")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     server = Server(name="bench", **settings)

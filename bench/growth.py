@@ -1,4 +1,4 @@
-"""What grows with a crowd, of all commands and events, and whether docs/design.md says why.
+"""What grows with a crowd, of all commands and events, and whether docs/costs.md says why.
 
 The long form of tests/test_growth.py: larger crowds, and each operation beside each crowd. How it is measured
 is said in tests/harness/growth.py.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 
-from common import Report, arguments, private_server
+from common import Report, arguments, private_server, require
 from harness.crowd import CROWDS
-from harness.growth import find, rows, unexplained
+from harness.growth import LIBRARY, find, rows, unexplained
 from harness.operations import OPERATIONS
 
 SIZE = 2000  # of the smaller crowd, where it has no size of its own
@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=SIZE, help="of the smaller of two crowds")
     options = parser.parse_args()
 
+    require(LIBRARY, "cargo build --release --package slock-test-turn-meter")
     report, known = Report(options), rows()
     with private_server() as server:
         report.server(server)

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common import Server, wait_until
+from common import Server, require, wait_until
 from harness.settings import REPOSITORY
 from scripts import SCRIPTS
 
@@ -64,9 +64,11 @@ class Player:
             words = case.commands.split(" ")
             digests = {w: control.ok("SCRIPT", "LOAD", SCRIPTS[w[1:]]).decode() for w in words if w[0] == "@"}
             if "subscriber." in case.commands:
+                require(NOTHING, "cargo build --release --package slock-test-subscriber")
                 control.call("MODULE", "LOAD", str(NOTHING))
         prepare(server, case.beside)
         commands = " ".join(digests.get(word, word) for word in words)
+        require(PROGRAM, "cargo build --release --package slock-bench-load")
         call = [PROGRAM, server.port, case.way, commands, *case.options]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen([str(word) for word in call], stdin=pipe, stdout=pipe, text=True)

@@ -17,7 +17,7 @@ pub fn write(section: &Section, metrics: &Metrics, manager: &LockManager) {
     let oldest_ms =
         manager.waitlist().oldest_since_ms().map_or(0, |since_ms| now_ms.saturating_sub(since_ms));
     section.field(c"oldest_wait_ms", oldest_ms);
-    section.field(c"waiting_callers", manager.waitlist().callers_len() as u64);
+    section.field(c"waiting_users", manager.waitlist().users_len() as u64);
     section.field(c"waiters_max", counters.waiters_max);
     section.field(c"grants", counters.grants);
     section.field(c"refusals", counters.refusals);

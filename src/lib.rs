@@ -58,7 +58,6 @@ struct Info;
 impl server::WriteInfo for Info {
     fn write(section: &server::Section) {
         runtime::try_with_runtime(|runtime| {
-            runtime.follow_reset(server::own_ctx().as_ctx());
             info::write(section, &state::STATE.metrics, &runtime.manager);
         });
     }

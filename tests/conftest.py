@@ -20,10 +20,15 @@ from harness import (
     Server,
     ServerError,
     replica_of,
+    stalls,
     wait_until,
 )
 from harness.cleanup import close_connections  # noqa: F401
 from harness.connection_state import check_connections
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    stalls.watch(config)
 
 
 class Pair(NamedTuple):

@@ -94,8 +94,8 @@ def test_users_that_have_gone_are_forgotten_while_others_wait(server: Server, li
         raw = _as_user(server, f"user{number}")
         raw.send("SLOCK.LOCK", "k", f"t{number}", HOUR, "WAIT", HOUR)
         wait_until(lambda: _waiters(server) == 2)
-        assert client.info("slock")["slock_waiting_callers"] == 2
+        assert client.info("slock")["slock_waiting_users"] == 2
         assert client.execute_command("SLOCK.CANCEL", "k", f"t{number}") == 1
         assert raw.read() == 0
         client.execute_command("ACL", "DELUSER", f"user{number}")
-    assert client.info("slock")["slock_waiting_callers"] == 1
+    assert client.info("slock")["slock_waiting_users"] == 1

@@ -1,4 +1,4 @@
-"""No crowd slows the server: whatever grows with one is in the table of docs/design.md with its bound.
+"""No crowd slows the server: whatever grows with one is in the table of docs/costs.md with its bound.
 
 The long form is bench/growth.py.
 """
@@ -52,4 +52,4 @@ def test_what_grows_with_a_crowd_is_in_the_table(name: str) -> None:
         found = unexplained(find(name, operations, SIZE, ROWS), ROWS)
         if not found:
             return
-    assert not found, "it grows, and docs/design.md does not say why:\n" + "\n".join(map(str, found))
+    assert not found, "it grows, and docs/costs.md does not say why:\n" + "\n".join(map(str, found))

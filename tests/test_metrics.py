@@ -45,7 +45,7 @@ FIELDS = [
     "waiters",
     "waiting_places",
     "oldest_wait_ms",
-    "waiting_callers",
+    "waiting_users",
     "waiters_max",
     *COUNTED.split(),
     *TIMES[1:],
@@ -53,7 +53,6 @@ FIELDS = [
 ]
 
 # More than the table has places.
-REVOKE_MANY = "for n = 1, 70000 do redis.call('SLOCK.MUNLOCK', 1, KEYS[1], n, 'REFUSE', 3600000) end"
 
 
 class Meter:
@@ -116,7 +115,7 @@ def test_every_field_agrees_with_a_history(meter: Meter) -> None:
     meter.grew(grants=1, locks=1, last_fence=fence)
 
     waiting = [queues.mlock("y", "a b"), queues.lock("z", "w")]
-    meter.grew(waiters=2, waiting_callers=2, waiters_max=2)
+    meter.grew(waiters=2, waiting_users=1, waiters_max=2)
     assert raw.error("SLOCK.LOCK", "held", "x", HOUR, "WAIT", 0).startswith("DEADLOCK ")
     meter.grew(deadlocks=1)
     assert queues.lock("brief", "w", wait=200).reply() == 0
@@ -128,7 +127,7 @@ def test_every_field_agrees_with_a_history(meter: Meter) -> None:
     wait_until(lambda: queues.locks.full("w").queue[0].waiting_ms >= 60, what="them to have waited a while")
     assert queues.free("x", "a b w") == 3
     fences = [waiter.fence() for waiter in waiting]
-    meter.grew(waiters=-2, waiting_callers=-2, releases=3, grants=2, handoffs=2, last_fence=max(fences))
+    meter.grew(waiters=-2, waiting_users=-1, releases=3, grants=2, handoffs=2, last_fence=max(fences))
     numbers = meter.read()
     assert numbers["wait_ms_total"] >= 2 * 60 and numbers["wait_ms_max"] >= 60
     assert numbers["wait_ms_max"] < numbers["wait_ms_total"] <= 3 * numbers["wait_ms_max"]
@@ -338,67 +337,6 @@ def test_the_distributions_are_what_clients_have_measured(meter: Meter) -> None:
     assert (shown["handoffs"], shown["releases"]) == (len(waits.all), len(holds.all))
     waits.agrees({part: shown[f"wait_ms.{part}"] for part in PARTS})
     holds.agrees({part: shown[f"hold_ms.{part}"] for part in PARTS})
-
-
-def test_config_resetstat_begins_anew(meter: Meter) -> None:
-    """Again and again; what is now stays: locks, who waits, the last fence."""
-    for _ in range(3):
-        line, raw = Line(meter.server), meter.server.raw()
-        assert raw.ok("SLOCK.LOCK", "evicted", "a", HOUR)
-        raw.ok("CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "maxmemory", 1)
-        wait_until(lambda: meter.client.dbsize() == 0, what="it to be evicted")
-        raw.ok("CONFIG", "SET", "maxmemory", 0, "maxmemory-policy", "noeviction")
-        assert raw.ok("SLOCK.LOCK", "brief", "a", 1)
-        wait_until(lambda: meter.client.dbsize() == 0, what="it to expire")
-        assert raw.ok("SLOCK.LOCK", "k", "a", HOUR) and raw.ok("SLOCK.LOCK", "j", "b", HOUR)
-        assert raw.ok("SLOCK.LOCK", "k", "c", HOUR) == 0 == line.write("c", wait=20).reply()
-        withdrawn, waiting = line.write("withdrawn"), line.write("b")
-        assert raw.ok("SLOCK.CANCEL", "k", "withdrawn") == 1 and withdrawn.reply() == 0
-        listener = Listener(meter.server)
-        assert listener.ask("SLOCK.LOCK", "k", "leaves", HOUR) is None
-        listener.connection.close()
-        wait_until(lambda: meter.read()["no_subscriber"] == 1, what="it to leave")
-        assert raw.error("SLOCK.LOCK", "j", "a", HOUR, "WAIT", 0).startswith("DEADLOCK ")
-        raw.ok("EVAL", REVOKE_MANY, 1, "ended")
-        assert raw.error("SLOCK.LOCK", "ended", 70_000, HOUR).startswith("REFUSED ")
-        wait_until(lambda line=line: line.info().queue[0].waiting_ms >= 5, what="it to have waited")
-        assert raw.ok("SLOCK.UNLOCK", "k", "a") == 1 and waiting.fence()
-        line.write("stays")
-        wait_until(lambda: meter.read()["oldest_wait_ms"], what="a millisecond to pass")
-        before = meter.read()
-        assert all(before.values())
-        now = {
-            "locks": 2,
-            "waiters": 1,
-            "waiting_places": 1,
-            "waiting_callers": 1,
-            "waiters_max": 1,
-            "last_fence": before["last_fence"],
-        }
-        for _ in range(2):
-            raw.ok("CONFIG", "RESETSTAT")
-            left = {name: value for name, value in meter.read().items() if value}
-            assert left.pop("oldest_wait_ms") > 0, "who waits goes on waiting"
-            assert left == now
-        raw.ok("SLOCK.CANCEL", "k", "stays")
-        raw.ok("FLUSHALL")
-
-
-def test_what_comes_after_a_reset_is_counted(meter: Meter) -> None:
-    """Also if nobody asks for the section in between: the server's cron notices the reset."""
-    raw = meter.server.raw()
-
-    def now_ms() -> int:
-        seconds, microseconds = raw.ok("TIME")
-        return int(seconds) * 1000 + int(microseconds) // 1000
-
-    raw.pipeline([("SLOCK.LOCK", "k", "a", HOUR)] * 50)
-    meter.read()
-    raw.ok("CONFIG", "RESETSTAT")
-    reset_ms = now_ms()
-    wait_until(lambda: now_ms() > reset_ms + 1500, what="the cron to have looked")
-    raw.ok("SLOCK.LOCK", "j", "a", HOUR)
-    assert meter.read()["grants"] == 1
 
 
 def test_the_distributions_take_no_more_memory_when_much_is_recorded(make_server: MakeServer) -> None:

@@ -245,7 +245,7 @@ def _is_flat(resident: list[int]) -> bool:
 def _counters_agree(client: redis.Redis, oracle: Oracle, seen: Counter[str]) -> None:
     """Of what was done on a connection that was lost, the clients do not know whether it came about."""
     counters, lost = client.info("slock"), seen["connections lost"]
-    none_left = ("slock_locks", "slock_waiters", "slock_waiting_callers")
+    none_left = ("slock_locks", "slock_waiters", "slock_waiting_users")
     assert not any(counters[name] for name in none_left), counters
     assert 0 <= counters["slock_grants"] - oracle.grants <= lost, counters
     # Each hold ends once; an upgrade and a downgrade give a hold in the place of another.

@@ -130,7 +130,7 @@ class Stage:
             at = server.client()
             wait_until(lambda at=at: at.dbsize() == KEPT, LIMIT_S, f"the holds at {server} to end")
         counters = client.info("slock")
-        assert (counters["slock_waiters"], counters["slock_waiting_callers"]) == (0, 0)
+        assert (counters["slock_waiters"], counters["slock_waiting_users"]) == (0, 0)
         assert counters["slock_locks"] == KEPT
         for key, fence in self.fences.items():
             assert client.execute_command("SLOCK.CHECK", key, fence) == 1, f"{key} was lost"

@@ -9,7 +9,11 @@ from driver.agent import Agent
 from driver.languages import LANGUAGES, require
 from driver.world import World, Worlds
 
-from harness import Server
+from harness import Server, stalls
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    stalls.watch(config)
 
 
 @pytest.fixture(scope="session")

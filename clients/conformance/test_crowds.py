@@ -64,7 +64,7 @@ AT_ONCE = 50
 def test_many_holds_are_renewed_by_one_task(
     available: list[str], start_agent: Callable[[str], Agent], get_world: Callable[[str], World]
 ) -> None:
-    count, ttl = rounds(1000, 10_000), rounds(4000, 15_000)
+    count, ttl = rounds(400, 10_000), rounds(6000, 15_000)
     names = [str(number) for number in range(count)]
     held: list[tuple[Agent, World, str, int]] = []
     for name in available:

@@ -17,6 +17,6 @@ pub trait Clients {
 pub enum NotGranted {
     /// It ends with this error.
     Failed(LockError),
-    /// Nobody listens to its channel any more: all requests of the channel leave, without an answer.
-    Unheard,
+    /// Its channel has no subscriber: all requests of the channel leave, without an answer.
+    NoSubscriber,
 }

@@ -75,7 +75,7 @@ impl Cycle {
             Some(DeadlockStep { token: token(number)?, lock, waits_for: token(number + 1)? })
         };
         let steps: Vec<DeadlockStep> = (0..len.min(Self::TOLD)).filter_map(step).collect();
-        let told_to = waitlist.get(self.steps[first].0).and_then(|waiter| waiter.caller.user.clone());
+        let told_to = waitlist.get(self.steps[first].0).and_then(|waiter| waiter.user.clone());
         LockError::Deadlock(DeadlockCycle { more: len - steps.len(), steps, told_to })
     }
 }
@@ -90,7 +90,7 @@ pub(crate) fn closed_by(
 ) -> Option<Cycle> {
     let waiter = waitlist.get(request)?;
     let mut search = Search::new(waiter.token.clone(), waitlist, now_unix_ms, STEPS_AT_REQUEST);
-    if waiter.want == Want::Upgrade {
+    if waiter.terms.want == Want::Upgrade {
         // It goes before those who are there: they come to wait for its owner, so all that the owner waits for counts.
         search.frontier.push_back(waiter.token.clone());
         return search.go_on(store);
@@ -245,14 +245,14 @@ impl<'w> Search<'w> {
                 self.reach(&token, &edge);
             }
         }
-        if waiter.want != Want::Upgrade {
+        if waiter.terms.want != Want::Upgrade {
             if !std::mem::replace(&mut walked.has_upgrades, true)
                 && let Some(upgrade) = queue.multi_queue_upgrade()
             {
                 self.reach_request(upgrade, &edge, true);
             }
             // It waits for all that came before this, and beyond for all but the lone readers.
-            let barrier = match waiter.want {
+            let barrier = match waiter.terms.want {
                 Want::Hold(Mode::Read) => {
                     queue.last_writer_before(request).map_or(RequestId::FIRST, RequestId::next)
                 }
@@ -279,7 +279,8 @@ impl<'w> Search<'w> {
         self.waitlist.of_token_at(id, &self.start).any(|own| {
             self.left = self.left.saturating_sub(1);
             let are_let_in_together = || {
-                let is_like = |first: &Waiter| first.is_lone_reader() && waiter.want == first.want;
+                let is_like =
+                    |first: &Waiter| first.is_lone_reader() && waiter.terms.want == first.terms.want;
                 self.waitlist.get(own).is_some_and(is_like) && !queue.has_writer_between(own, request)
             };
             queue.is_ahead(own, request) && !are_let_in_together()
@@ -346,6 +347,7 @@ fn waits_for_holders(request: RequestId, waiter: &Waiter, queue: &Queue, lock: O
 /// Whether a request is answered before anybody acts, so that it waits for nobody at this queue: its token holds
 /// already what it wants, or can never have it.
 fn is_answered(waiter: &Waiter, lock: Option<&Lock>, now_unix_ms: u64) -> bool {
-    let admission = lock.map(|lock| lock.admission(waiter.request().hold(), waiter.want, None, now_unix_ms));
+    let admission =
+        lock.map(|lock| lock.admission(waiter.claim().hold(), waiter.terms.want, None, now_unix_ms));
     matches!(admission, Some(Admission::Held { .. } | Admission::WrongMode(_) | Admission::NotHeld))
 }

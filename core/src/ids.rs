@@ -94,14 +94,3 @@ pub type ConnectionId = u64;
 
 /// The name of a user; `None` for who comes from no connection and may do everything.
 pub type UserName = Option<Rc<[u8]>>;
-
-/// Who asks, and by which command: its permissions may have changed by the time of the grant.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Caller {
-    /// The user.
-    pub user: UserName,
-    /// The command, as it was sent.
-    pub command: Rc<[u8]>,
-    /// Whether the number of keys stands before them.
-    pub counts_keys: bool,
-}

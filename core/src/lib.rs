@@ -51,13 +51,13 @@ pub use distribution::Distribution;
 pub use effect::{Change, Effect, Event};
 pub use error::{DeadlockCycle, DeadlockStep, LockError};
 pub use fence::Fences;
-pub use ids::{Caller, ConnectionId, HoldRef, LockId, LockIdRef, RequestId, UserName};
+pub use ids::{ConnectionId, HoldRef, LockId, LockIdRef, RequestId, UserName};
 pub use lock::{Applied, Holder, Lock};
-pub use manager::{Counters, LockManager, NamePosition, Operation, OwnerPosition, TimeSlice, Urgency};
+pub use manager::{Counters, LockManager, NamePosition, Operation, OwnerPosition, TimeSlice};
 pub use mode::{Mode, Want};
 pub use queue::{QueueSummary, Waiter, Waitlist};
 pub use request::{
-    AcquireOutcome, Answer, Destination, Extension, ReplyTo, Request, WaitPolicy, WaitResult, WhoAsks,
+    AcquireOutcome, Answer, Claim, Destination, Extension, ReplyTo, Request, Terms, WaitPolicy, WaitResult,
 };
 pub use revoked_tokens::RevokedTokens;
 pub use store::{LockStore, Lookup};

@@ -1,70 +1,60 @@
 //! What is asked for, from the command to the grant, and what the answer is.
 
-use std::fmt;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::rc::Rc;
 
 use crate::error::LockError;
-use crate::ids::{Caller, ConnectionId, HoldRef, RequestId, UserName};
+use crate::ids::{ConnectionId, HoldRef, RequestId, UserName};
 use crate::mode::Want;
 
-/// A request for a hold, of one lock or of several: all of them or none is granted. It is the same from the command
-/// that brings it to the grant.
+/// What is wanted, in numbers: the same from the command to the grant.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
-    /// Who asks.
-    pub token: &'a [u8],
+pub struct Terms {
     /// What for. An upgrade is for one lock.
     pub want: Want,
     /// The fence of the hold that is to be upgraded; `None` for any.
-    pub fence: Option<u64>,
+    pub fence: Option<NonZeroU64>,
     /// How long the hold shall last, from the grant on. A hold that it has already does not end earlier for it.
     pub ttl_ms: u64,
-    /// The metadata of the hold. `None` keeps what a refreshed or upgraded hold has.
-    pub meta: Option<&'a [u8]>,
-    /// What to do if it cannot be granted at once.
-    pub wait: WaitPolicy,
     /// Beside how many readers at most, itself included, if it wants to read. `None` for any number.
     pub limit: Option<NonZeroU32>,
     /// The connection that asks; 0 where there is none.
     pub client: ConnectionId,
     /// Whether the hold shall end with that connection, and the request with it, where it is answered on a channel.
     pub is_ephemeral: bool,
-    /// Where it is answered if it has to wait.
-    pub reply_to: ReplyTo<'a>,
+    /// Whether the command counts its keys (`MLOCK`, not `LOCK`), for the check of permissions at the grant.
+    pub counts_keys: bool,
+}
+
+/// What is wanted, and by whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
     /// Who asks.
-    pub caller: WhoAsks<'a>,
+    pub token: &'a [u8],
+    /// The metadata of the hold. `None` keeps what a refreshed or upgraded hold has.
+    pub meta: Option<&'a [u8]>,
+    /// The rest.
+    pub terms: Terms,
 }
 
-/// Who asks. It is looked up of those only who have to wait.
-#[derive(Clone, Copy)]
-pub enum WhoAsks<'a> {
-    /// Says who it is.
-    LookUp(&'a dyn Fn() -> Caller),
-    /// It waits already.
-    Known(&'a Caller),
-}
-
-impl WhoAsks<'_> {
-    pub(crate) fn caller(&self) -> Caller {
-        match self {
-            Self::LookUp(caller) => caller(),
-            Self::Known(caller) => (*caller).clone(),
-        }
-    }
-}
-
-impl fmt::Debug for WhoAsks<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("WhoAsks")
-    }
-}
-
-impl<'a> Request<'a> {
+impl<'a> Claim<'a> {
     /// The hold that is meant, if it is an upgrade.
     pub(crate) fn hold(&self) -> HoldRef<'a> {
-        HoldRef { token: self.token, fence: self.fence }
+        HoldRef { token: self.token, fence: self.terms.fence.map(NonZeroU64::get) }
     }
+}
+
+/// A request for a hold, of one lock or of several: all of them or none is granted.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// What is wanted.
+    pub claim: Claim<'a>,
+    /// What to do if it cannot be granted at once.
+    pub wait: WaitPolicy,
+    /// Where it is answered if it has to wait.
+    pub reply_to: ReplyTo<'a>,
+    /// The user. Only the user of a request that has to wait is looked up.
+    pub user: &'a dyn Fn() -> UserName,
 }
 
 /// Where a request is answered that has to wait.

@@ -11,10 +11,12 @@
 //! The reply is the fence, or 0 when refused or when the wait ran out. With `NOTIFY`, a request that has to wait gets null at
 //! once, and when its wait ends, one message on the channel: the fence, 0 or the code of an error, and the tag.
 
-use slock_core::{Mode, ReplyTo, Request, WaitPolicy, Want, WhoAsks};
+use std::num::NonZeroU64;
+
+use slock_core::{Claim, Mode, ReplyTo, Request, Terms, WaitPolicy, Want};
 
 use super::args::{Args, Options, error};
-use crate::runtime::{self, WaitingCommand, check_channel, on_primary};
+use crate::runtime::{self, check_channel, on_primary};
 use crate::server::{Ctx, Reply, Str};
 
 pub fn lock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
@@ -38,21 +40,19 @@ pub fn mrlock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 }
 
 fn one(ctx: Ctx<'_>, args: &[Str<'_>], want: Want) -> Result<Reply, Reply> {
-    let command = WaitingCommand { name: args[0], counts_keys: false };
     let mut args = Args::new(args);
-    acquire(ctx, command, args.key()?, want, args)
+    acquire(ctx, args.key()?, false, want, args)
 }
 
 fn many(ctx: Ctx<'_>, args: &[Str<'_>], want: Want) -> Result<Reply, Reply> {
-    let command = WaitingCommand { name: args[0], counts_keys: true };
     let mut args = Args::new(args);
-    acquire(ctx, command, args.keys(2)?, want, args)
+    acquire(ctx, args.keys(2)?, true, want, args)
 }
 
 fn acquire<'a>(
     ctx: Ctx<'_>,
-    command: WaitingCommand<'_>,
     keys: &'a [Str<'a>],
+    counts_keys: bool,
     want: Want,
     mut args: Args<'a>,
 ) -> Result<Reply, Reply> {
@@ -85,19 +85,9 @@ fn acquire<'a>(
         None => ReplyTo::Client,
         Some((channel, tag)) => ReplyTo::Channel { channel: channel.bytes(), tag },
     };
-    let caller = || command.caller(ctx);
-    let request = Request {
-        token,
-        want,
-        fence,
-        ttl_ms,
-        meta,
-        wait,
-        limit,
-        client: ctx.client_id(),
-        is_ephemeral,
-        reply_to,
-        caller: WhoAsks::LookUp(&caller),
-    };
+    let fence = fence.and_then(NonZeroU64::new);
+    let terms = Terms { want, fence, ttl_ms, limit, client: ctx.client_id(), is_ephemeral, counts_keys };
+    let user = || ctx.user_name().map(|user| user.as_str().bytes().into());
+    let request = Request { claim: Claim { token, meta, terms }, wait, reply_to, user: &user };
     runtime::acquire(ctx, keys, &request)
 }

@@ -125,21 +125,21 @@ fn show_holder(ctx: Ctx<'_>, holder: &Holder, client: Option<ConnectionId>, now_
 }
 
 fn show_waiter(ctx: Ctx<'_>, waiter: &Waiter, now_ms: u64) {
-    let mode = match waiter.want {
+    let mode = match waiter.terms.want {
         Want::Hold(Mode::Write) => "write",
         Want::Hold(Mode::Read) => "read",
         Want::Upgrade => "upgrade",
     };
     // From its arrival on, also where it was asked again; 0 is without limit.
     let timeout_ms = waiter.gives_up_ms.map_or(0, |at_ms| at_ms - waiter.arrived_ms);
-    ctx.reply_map(6 + usize::from(waiter.limit.is_some()) + usize::from(waiter.channel.is_some()));
+    ctx.reply_map(6 + usize::from(waiter.terms.limit.is_some()) + usize::from(waiter.channel.is_some()));
     text_field(ctx, "token", &waiter.token);
     text_field(ctx, "mode", mode.as_bytes());
     int_field(ctx, "waiting-ms", now_ms.saturating_sub(waiter.arrived_ms));
     int_field(ctx, "timeout-ms", timeout_ms);
     text_field(ctx, "meta", waiter.meta.as_deref().unwrap_or_default());
-    int_field(ctx, "client", waiter.client);
-    if let Some(limit) = waiter.limit {
+    int_field(ctx, "client", waiter.terms.client);
+    if let Some(limit) = waiter.terms.limit {
         int_field(ctx, "limit", limit.get().into());
     }
     if let Some(channel) = &waiter.channel {

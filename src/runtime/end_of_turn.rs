@@ -13,7 +13,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use slock_core::{TimeSlice, Timestamp, Urgency};
+use slock_core::{TimeSlice, Timestamp};
 
 use super::notify::without_subscriber;
 use super::schedule::Schedule;
@@ -32,10 +32,7 @@ const SLICE: Duration = Duration::from_micros(1500);
 /// end a wait. A command can end more waits at once, which are answered in the next turns; nobody is granted before that.
 const ANSWERS_AT_ONCE: usize = 128;
 
-/// How long it goes on with work that nobody waits for: those who were answered are told at the end.
-const UPKEEP_SLICE: Duration = Duration::from_micros(400);
-
-/// Of it, so much at most for locks that came by `RESTORE`.
+/// Of this, so much at most for locks that came by `RESTORE`.
 const RESTORED_SLICE: Duration = Duration::from_micros(500);
 
 /// When to look again while clients are paused.
@@ -76,12 +73,8 @@ fn tick(ctx: OwnCtx<'_>, has_fired: fn(&mut Schedule)) {
 struct Slice(Instant);
 
 impl TimeSlice for Slice {
-    fn now_for(&mut self, urgency: Urgency) -> Option<Timestamp> {
-        let limit = match urgency {
-            Urgency::Answers => SLICE,
-            Urgency::Upkeep => UPKEEP_SLICE,
-        };
-        (self.0.elapsed() < limit).then(now)
+    fn now(&mut self) -> Option<Timestamp> {
+        (self.0.elapsed() < SLICE).then(now)
     }
 
     fn has_room(&self, answers: usize) -> bool {
@@ -117,7 +110,7 @@ impl Runtime {
         self.clients.end_turn();
         if is_replica {
             self.restored.clear();
-            if self.manager.is_sending_away() {
+            if self.manager.is_failing_waiters() {
                 self.schedule.at_end_of_turn();
             }
         }

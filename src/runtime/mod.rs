@@ -30,5 +30,4 @@ mod write_gate;
 pub use notify::check_channel;
 pub use operate::{acquire, look, on_primary, operate};
 pub use server_events::{DATATYPE_HOOKS, EVENT_HOOKS, start};
-pub use waiting_clients::WaitingCommand;
 pub use working_state::{Runtime, key_changed, notice, try_with_runtime};

@@ -64,7 +64,7 @@ impl Heard {
         }
     }
 
-    /// The call of the timer is over: whoever listens may go.
+    /// The call of the timer is over: the subscriber may go.
     pub fn forget(&mut self) {
         self.0 = None;
     }

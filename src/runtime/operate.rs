@@ -81,7 +81,6 @@ fn wait(
     request: RequestId,
     reply_to: ReplyTo<'_>,
 ) -> Result<Reply, Reply> {
-    server::subscribe_to_sleep();
     if reply_to != ReplyTo::Client {
         return Ok(Reply::Null);
     }

@@ -30,24 +30,6 @@ pub struct Schedule {
     clock_offset_ms: u64,
     /// Whether one of these timers runs.
     is_in_timer: bool,
-    /// Whether a timer was started since the last of them ran.
-    has_new_timer: bool,
-    sleep: Sleep,
-}
-
-/// What the server has said of its sleep.
-///
-/// Redis 7.0 decides how long to sleep and then does its work before the sleep (`beforeSleep`), in which commands run
-/// too: of clients that were unblocked, and with I/O threads of any. A timer that is started there is seen after the
-/// sleep. To wake the server costs two system calls, so it is done only there, while the server says when it goes to
-/// sleep. It says so in the middle of that work.
-enum Sleep {
-    /// The server does not say.
-    Unknown,
-    /// It goes to sleep: a timer that is started now is not seen before.
-    Begins,
-    /// It has slept: a timer that is started now may or may not be seen before it sleeps again.
-    IsOver,
 }
 
 impl Default for Schedule {
@@ -68,8 +50,6 @@ impl Schedule {
             due: None,
             clock_offset_ms: clock_offset_ms(now()),
             is_in_timer: false,
-            has_new_timer: false,
-            sleep: Sleep::Unknown,
         }
     }
 
@@ -95,12 +75,12 @@ impl Schedule {
             let now_ms = monotonic_ms();
             // The server fires its timers when the first of them is due, and after it fired others it counts whole
             // milliseconds to that: one that is due and has not fired would hold up this one. The call of `on_soon`
-            // does what that was for, and sets it anew.
+            // does what that was for, and starts it again.
             if let Some((due, _)) = self.due.take_if(|(_, at_ms)| *at_ms <= now_ms) {
                 stop_timer(due);
             }
             self.soon = Some((start_timer(0, self.on_soon), now_ms));
-            self.timer_started();
+            self.wake();
         }
     }
 
@@ -115,14 +95,15 @@ impl Schedule {
         }
         let timer = start_timer(at_ms.saturating_sub(monotonic_ms()), self.on_due);
         self.due = Some((timer, at_ms));
-        self.timer_started();
+        self.wake();
     }
 
-    fn timer_started(&mut self) {
-        match self.sleep {
-            _ if self.is_in_timer => {}
-            Sleep::IsOver => self.has_new_timer = true,
-            Sleep::Unknown | Sleep::Begins => wake_event_loop(),
+    /// Makes the server look at its timers before it sleeps. Redis 7.0 decides how long to sleep and then does its work
+    /// before the sleep (`beforeSleep`), in which commands run too: of clients that were unblocked, and with I/O threads of
+    /// any. It would see a timer that is started there after the sleep only.
+    fn wake(&self) {
+        if !self.is_in_timer {
+            wake_event_loop();
         }
     }
 
@@ -139,26 +120,12 @@ impl Schedule {
     }
 
     fn timer_begins(&mut self) {
-        (self.is_in_timer, self.has_new_timer) = (true, false);
+        self.is_in_timer = true;
     }
 
     /// The call is over.
     pub fn timer_ends(&mut self) {
         self.is_in_timer = false;
-    }
-
-    /// The server is about to sleep.
-    pub fn before_sleep(&mut self) {
-        if std::mem::take(&mut self.has_new_timer) {
-            wake_event_loop();
-        }
-        // It never sleeps inside a timer; one that was ended by a panic did not say so.
-        (self.sleep, self.is_in_timer) = (Sleep::Begins, false);
-    }
-
-    /// The server has slept.
-    pub fn after_sleep(&mut self) {
-        self.sleep = Sleep::IsOver;
     }
 
     /// Calls `on_soon` when a timer is late or the wall clock was set.
@@ -191,7 +158,7 @@ const SWEEP_PAUSE_MS: u64 = 10;
 pub struct Sweep<P> {
     /// What was looked at last, in the middle of a pass.
     after: Option<P>,
-    /// When it goes on or begins anew, on the monotonic clock.
+    /// When it goes on or begins again, on the monotonic clock.
     pub next_ms: u64,
 }
 

@@ -8,8 +8,8 @@
 //! | `FLUSHALL`, `FLUSHDB` | goes on waiting: the locks are free, and the first at each name is granted at the end of this turn |
 //! | `SWAPDB` | is looked at again, at each name of both databases, beside the locks that are there now |
 //! | a connection closes | its own request leaves the queue; its EPHEMERAL holds end, and the next is granted |
-//! | this server becomes a replica | is sent away with `UNBLOCKED` |
-//! | `CONFIG SET` | what forbids a grant (too few replicas, a failing disk) is looked at anew |
+//! | this server becomes a replica | fails with `UNBLOCKED` |
+//! | `CONFIG SET` | what forbids a grant (too few replicas, a failing disk) is checked again |
 //!
 //! Nothing may be written from here: a change made inside a notification is logged before the command that
 //! caused it. So these functions take note, and the timer does the work.
@@ -21,9 +21,7 @@ use super::schedule::Schedule;
 use super::working_state::{Runtime, databases_changed, key_changed, notice, try_with_runtime};
 use super::write_gate::WriteGate;
 use crate::replication::{self, deadline_is_plausible, fence_is_plausible};
-use crate::server::{
-    self, Ctx, DatatypeHooks, EventHooks, Loading, Role, drop_in_background, monotonic_ms, own_ctx,
-};
+use crate::server::{self, Ctx, DatatypeHooks, EventHooks, Loading, Role, drop_in_background, own_ctx};
 use crate::state::STATE;
 
 /// What the data type tells us.
@@ -82,18 +80,7 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
         notice(move |runtime| runtime.manager.connection_closed(connection));
     },
     cron: || {
-        try_with_runtime(|runtime| {
-            if runtime.next_look_for_reset_ms <= monotonic_ms() {
-                runtime.follow_reset(own_ctx().as_ctx());
-            }
-            runtime.schedule.watch_clock();
-        });
-    },
-    before_sleep: || {
-        try_with_runtime(|runtime| runtime.schedule.before_sleep());
-    },
-    after_sleep: || {
-        try_with_runtime(|runtime| runtime.schedule.after_sleep());
+        try_with_runtime(|runtime| runtime.schedule.watch_clock());
     },
     listeners_may_change: replication::look_again,
 };
@@ -125,7 +112,7 @@ fn heed_eviction(runtime: &mut Runtime) {
 fn on_role_changed(role: Role) {
     STATE.is_replica.set(role == Role::Replica);
     if role == Role::Replica {
-        notice(|runtime| drop_in_background(runtime.manager.send_all_away(LockError::NotPrimary)));
+        notice(|runtime| drop_in_background(runtime.manager.fail_waiters(LockError::NotPrimary)));
     }
     notice(heed_eviction);
 }

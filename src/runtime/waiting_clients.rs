@@ -1,21 +1,24 @@
-//! Those who wait: blocked clients, and whoever has subscribed to the channels on which requests are answered.
-//! And who asked: the user and the command, whose permissions are looked at again at the grant.
+//! Those who wait: blocked clients, and the subscribers of the channels on which requests are answered.
+//! Also checks again, at the grant, whether the user may run the command.
 
 use std::collections::BTreeMap;
+use std::iter;
 
-use slock_core::{Answer, Caller, Clients, LockError, NotGranted, RequestId, WaitResult, Waiter};
+use slock_core::{
+    Answer, Clients, LockError, Mode, NotGranted, RequestId, UserName, WaitResult, Waiter, Want,
+};
 use smallvec::SmallVec;
 
 use super::notify::{Heard, may_use};
 use crate::errors::error_reply;
-use crate::server::{Ctx, Handle, HandleKey, OwnedString, Reply, Str, User};
+use crate::server::{Handle, HandleKey, OwnedString, Reply, Str, User};
 
 /// See the module.
 #[derive(Default)]
 pub struct WaitingClients {
     /// Clients that are blocked.
     pub blocked: BlockedClients,
-    last_caller: LastCaller,
+    last_user: LastUser,
     heard: Heard,
 }
 
@@ -50,12 +53,12 @@ impl WaitingClients {
 
 impl Clients for WaitingClients {
     /// The permissions of a user may have changed since it asked: core commands that wait look again too, from
-    /// Redis 8.0 on. And whoever listened may have gone.
+    /// Redis 8.0 on. And the subscriber may have gone.
     fn may_be_granted(&mut self, waiter: &Waiter, names: &[&[u8]]) -> Result<(), NotGranted> {
         if waiter.channel.as_ref().is_some_and(|channel| !self.heard.is_heard(channel)) {
-            return Err(NotGranted::Unheard);
+            return Err(NotGranted::NoSubscriber);
         }
-        if self.last_caller.may_run(&waiter.caller, names, waiter.channel.as_deref()) {
+        if self.last_user.may_be_granted(waiter, names) {
             Ok(())
         } else {
             Err(NotGranted::Failed(LockError::NoPermission))
@@ -114,66 +117,36 @@ impl BlockedClients {
     }
 }
 
-/// The command of a client that may have to wait.
-#[derive(Clone, Copy)]
-pub struct WaitingCommand<'a> {
-    /// Its name, as it was sent.
-    pub name: Str<'a>,
-    /// Whether the number of keys stands before them.
-    pub counts_keys: bool,
-}
-
-impl WaitingCommand<'_> {
-    /// Who asks, by this command.
-    pub fn caller(self, ctx: Ctx<'_>) -> Caller {
-        Caller {
-            user: ctx.user_name().map(|user| user.as_str().bytes().into()),
-            command: self.name.bytes().into(),
-            counts_keys: self.counts_keys,
-        }
-    }
-}
-
-/// What the caller that was looked at last is called as the server's strings: mostly the next one is the same.
+/// The user that was checked last, as the server's strings: mostly the next one is the same.
 #[derive(Default)]
-pub struct LastCaller(Option<Words>);
+struct LastUser(Option<(UserName, OwnedString)>);
 
-struct Words {
-    caller: Caller,
-    /// Of a user; `None` for who may do everything.
-    user: Option<OwnedString>,
-    command: OwnedString,
-    /// For the token and the ttl, which permissions do not depend on.
-    any: OwnedString,
-}
-
-impl Words {
-    fn of(caller: &Caller) -> Self {
-        Self {
-            caller: caller.clone(),
-            user: caller.user.as_deref().map(OwnedString::new),
-            command: OwnedString::new(&caller.command),
-            any: OwnedString::new(b"1"),
-        }
-    }
-}
-
-impl LastCaller {
-    /// Whether this user may still run the command on these keys, and use this channel.
-    pub fn may_run(&mut self, caller: &Caller, names: &[&[u8]], channel: Option<&[u8]>) -> bool {
-        let known = self.0.take().filter(|words| words.caller == *caller);
-        let words = self.0.insert(known.unwrap_or_else(|| Words::of(caller)));
-        let Some(user) = &words.user else { return true };
-        let Some(user) = User::named(user.as_str()) else { return false };
-        if channel.is_some_and(|channel| !user.may_subscribe(OwnedString::new(channel).as_str())) {
+impl LastUser {
+    /// Whether the user may still run the command of this request on these keys, and use its channel.
+    fn may_be_granted(&mut self, waiter: &Waiter, names: &[&[u8]]) -> bool {
+        // Who comes from no connection may do everything.
+        let Some(user) = &waiter.user else { return true };
+        let known = self.0.take().filter(|(name, _)| *name == waiter.user);
+        let (_, name) = self.0.insert(known.unwrap_or_else(|| (waiter.user.clone(), OwnedString::new(user))));
+        let Some(user) = User::named(name.as_str()) else { return false };
+        let channel = waiter.channel.as_deref().map(OwnedString::new);
+        if channel.is_some_and(|channel| !user.may_subscribe(channel.as_str())) {
             return false;
         }
-        let count = caller.counts_keys.then(|| OwnedString::new(names.len().to_string().as_bytes()));
-        let keys = names.iter().map(|name| OwnedString::new(name));
-        let arguments: SmallVec<[OwnedString; 2]> = count.into_iter().chain(keys).collect();
-        let mut command: SmallVec<[Str<'_>; 5]> = SmallVec::from_slice(&[words.command.as_str()]);
-        command.extend(arguments.iter().map(OwnedString::as_str));
-        command.extend([words.any.as_str(), words.any.as_str()]);
+        let counts_keys = waiter.terms.counts_keys;
+        let command: &[u8] = match (waiter.terms.want, counts_keys) {
+            (Want::Hold(Mode::Write), false) => b"SLOCK.LOCK",
+            (Want::Hold(Mode::Read), false) => b"SLOCK.RLOCK",
+            (Want::Hold(Mode::Write), true) => b"SLOCK.MLOCK",
+            (Want::Hold(Mode::Read), true) => b"SLOCK.MRLOCK",
+            (Want::Upgrade, _) => b"SLOCK.UPGRADE",
+        };
+        let count = counts_keys.then(|| names.len().to_string());
+        let words =
+            iter::once(command).chain(count.as_ref().map(String::as_bytes)).chain(names.iter().copied());
+        // Permissions do not depend on the token and the ttl.
+        let words: SmallVec<[OwnedString; 5]> = words.chain([&b"1"[..]; 2]).map(OwnedString::new).collect();
+        let command: SmallVec<[Str<'_>; 5]> = words.iter().map(OwnedString::as_str).collect();
         user.may_run(&command)
     }
 }

@@ -11,7 +11,7 @@ use super::waiting_clients::WaitingClients;
 use super::write_gate::WriteGate;
 
 use crate::keyspace;
-use crate::server::{Ctx, Totals, monotonic_ms, now};
+use crate::server::now;
 use crate::state::STATE;
 
 /// What operations work with.
@@ -31,10 +31,6 @@ pub struct Runtime {
     pub started_ms: u64,
     /// Whether the server may evict locks.
     pub may_evict: bool,
-    /// What the server had counted at the last look for `CONFIG RESETSTAT`, which no server announces, and when the next
-    /// is due, on the monotonic clock.
-    totals: Totals,
-    pub next_look_for_reset_ms: u64,
     /// The look for channels without a subscriber; see `notify`.
     pub channels: Sweep<Rc<[u8]>>,
     /// The look at the names that are waited for; see `end_of_turn`.
@@ -50,7 +46,7 @@ impl Runtime {
         self.reschedule(now());
     }
 
-    /// Begins the grace period anew.
+    /// Begins the grace period, from now on.
     pub fn begin_grace(&mut self) {
         self.started_ms = now().monotonic_ms();
         self.apply_settings();
@@ -66,18 +62,6 @@ impl Runtime {
         self.manager.bounds.places_of_user = if of_user == 0 { places - places / 10 } else { of_user };
         let grace_ms = settings.restart_grace_ms.get();
         self.manager.set_grace((grace_ms > 0).then(|| self.started_ms + grace_ms.unsigned_abs()));
-    }
-
-    /// Begins to count anew if the server has done so since the last look: one of its totals has become less. To look takes
-    /// the server some ten microseconds.
-    pub fn follow_reset(&mut self, ctx: Ctx<'_>) {
-        self.next_look_for_reset_ms = monotonic_ms() + LOOK_FOR_RESET_EVERY_MS;
-        let totals = ctx.totals();
-        let before = std::mem::replace(&mut self.totals, totals);
-        if totals.iter().zip(before).any(|(now, before)| *now < before) {
-            self.manager.reset_counters();
-            STATE.metrics.reset();
-        }
     }
 
     /// After an operation: sees to it that the queues are served when they have to be.
@@ -114,9 +98,6 @@ impl Runtime {
 /// How often the module looks at each name that is waited for, and around each owner that waits. Servers do not report to
 /// modules what comes under a free name, that a key expires earlier, or that a slot has gone.
 pub const LOOK_EVERY_MS: u64 = 1000;
-
-/// How often it is looked for, at least: what is counted between a reset and the look is lost.
-const LOOK_FOR_RESET_EVERY_MS: u64 = 1000;
 
 /// What the server has told us while the runtime was in use: takes note of it.
 type Notice = Box<dyn FnOnce(&mut Runtime)>;

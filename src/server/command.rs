@@ -168,7 +168,7 @@ fn register_one(ctx: Ctx<'_>, spec: &Command, callback: Callback, acl_category: 
 }
 
 /// The categories that a core command with these flags would be in, and the module's own. What is for
-/// administrators is not in the module's own: whoever may use locks may not use that.
+/// administrators is not in the module's own: a user of locks may not use that.
 fn acl_categories(spec: &Command, own: &CStr) -> CString {
     let flags = spec.flags.to_string_lossy();
     let mut categories: Vec<&str> = Vec::new();

@@ -51,32 +51,6 @@ pub fn subscribe_to_evictions() {
     });
 }
 
-/// Subscribes to [`EventHooks::before_sleep`] and [`EventHooks::after_sleep`]. A server where nobody ever waits for a lock
-/// is spared the calls.
-pub fn subscribe_to_sleep() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let event = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_EVENTLOOP, dataver: 1 };
-        api!(RedisModule_SubscribeToServerEvent(module_ctx(), event, Some(on_sleep)));
-    });
-}
-
-unsafe extern "C" fn on_sleep(
-    _: *mut raw::RedisModuleCtx,
-    _: raw::RedisModuleEvent,
-    sub: u64,
-    _: *mut c_void,
-) {
-    guard(c"a server event", || {
-        let Some(hooks) = HOOKS.get() else { return };
-        if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP {
-            (hooks.before_sleep)();
-        } else {
-            (hooks.after_sleep)();
-        }
-    });
-}
-
 unsafe extern "C" fn on_evicted(
     ctx: *mut raw::RedisModuleCtx,
     _: i32,

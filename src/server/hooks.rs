@@ -49,10 +49,6 @@ pub struct EventHooks {
     pub disconnected: fn(u64),
     /// Called `hz` times a second.
     pub cron: fn(),
-    /// The server is about to sleep, or to look whether anything has come; see [`super::subscribe_to_sleep`].
-    pub before_sleep: fn(),
-    /// It has slept.
-    pub after_sleep: fn(),
     /// Somebody may begin or cease to listen to what is replicated.
     pub listeners_may_change: fn(),
 }

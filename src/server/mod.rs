@@ -43,7 +43,7 @@ pub use compat::{lacking, missing_required};
 pub use config::{Setting, SettingKind, load_configs, register_setting};
 pub use ctx::{Ctx, OwnCtx};
 pub use datatype::{boxed, register as register_datatype, stored_locks};
-pub use events::{subscribe, subscribe_to_evictions, subscribe_to_sleep};
+pub use events::{subscribe, subscribe_to_evictions};
 pub use hooks::{DatatypeHooks, EventHooks, Loading, Role};
 pub use info::{Section, WriteInfo, register_info};
 pub use key::{LockKey, Opened};
@@ -51,7 +51,6 @@ pub use load::on_load;
 pub use log::{log_notice, log_warning};
 pub use module_ctx::own_ctx;
 pub use reply::Reply;
-pub use status::Totals;
 pub use string::{OwnedString, Str, Strings};
 pub use time::{TimerId, monotonic_ms, now, start_timer, stop_timer, wake_event_loop};
 

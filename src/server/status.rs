@@ -8,19 +8,6 @@ use super::api::api;
 use super::call_reply::CallReply;
 use super::ctx::Ctx;
 
-/// Fields of `INFO stats`; see [`Ctx::totals`].
-const TOTALS: [&CStr; 6] = [
-    c"total_connections_received",
-    c"total_commands_processed",
-    c"total_net_input_bytes",
-    c"total_net_output_bytes",
-    c"keyspace_hits",
-    c"keyspace_misses",
-];
-
-/// See [`Ctx::totals`].
-pub type Totals = [i64; TOTALS.len()];
-
 /// How the last writing to disk went, as far as it went to one.
 #[derive(Clone, Copy, Debug)]
 pub struct Disk {
@@ -61,12 +48,6 @@ impl Ctx<'_> {
     /// How many replicas are near enough for `min-replicas-to-write`, if that is in force.
     pub fn good_replicas(self) -> Option<i64> {
         ServerInfo::of(self, c"replication").number(c"min_slaves_good_slaves")
-    }
-
-    /// Some of what the server counts; none of it becomes less, but by `CONFIG RESETSTAT`.
-    pub fn totals(self) -> Totals {
-        let info = ServerInfo::of(self, c"stats");
-        TOTALS.map(|field| info.number(field).unwrap_or(0))
     }
 
     /// How the last writing to disk went.

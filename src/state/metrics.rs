@@ -31,10 +31,4 @@ impl Metrics {
             self.evictions.add(1);
         }
     }
-
-    /// Begins to count anew.
-    pub fn reset(&self) {
-        self.expirations.set(0);
-        self.evictions.set(0);
-    }
 }

@@ -209,7 +209,7 @@ def compare(
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table in docs/design.md."""
+    """A row of the table in docs/costs.md."""
 
     names: str
     cost: str
@@ -232,7 +232,7 @@ class Row:
 
 
 def rows() -> list[Row]:
-    return [Row(*cells) for cells in table(sections(DOCS / "design.md")[HEADING])]
+    return [Row(*cells) for cells in table(sections(DOCS / "costs.md")[HEADING])]
 
 
 def unexplained(findings: Iterable[Finding], known: list[Row]) -> list[Finding]:

@@ -22,7 +22,7 @@ numbers = count(1)
 
 @dataclass(frozen=True)
 class Operation:
-    # The command or event, by which the table of docs/design.md knows it.
+    # The command or event, by which the table of docs/costs.md knows it.
     name: str
     # What tells it from others of that name.
     case: str

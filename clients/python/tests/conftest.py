@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 import redis
 
-from harness import Cluster, MakeServer, Server
+from harness import Cluster, MakeServer, Server, stalls
 
 # A shell that runs the tests in its background has SIGINT ignored, and so would the programs that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    stalls.watch(config)
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ enum Words {
 }
 
 impl Holder {
-    /// A hold of the owner with this token, of 1 to 255 bytes, and its note to whoever looks; empty for none.
+    /// A hold of the owner with this token, of 1 to 255 bytes, and the metadata of the hold; empty for none.
     #[must_use]
     #[inline(always)]
     pub fn new(token: &[u8], meta: &[u8], fence: u64, since_ms: u64, deadline_ms: u64) -> Self {
@@ -58,7 +58,7 @@ impl Holder {
         }
     }
 
-    /// The owner's note to whoever looks; empty for none.
+    /// The metadata of the hold; empty for none.
     #[must_use]
     pub fn meta(&self) -> &[u8] {
         match &self.words {

@@ -12,7 +12,7 @@ use crate::ids::{HoldRef, RequestId, UserName};
 use crate::lock::{Admission, Holder, Lock};
 use crate::mode::{Mode, Want};
 use crate::queue::{QueueId, Waiter};
-use crate::request::{AcquireOutcome, ReplyTo, Request, WaitPolicy, WaitResult};
+use crate::request::{AcquireOutcome, Claim, ReplyTo, Request, WaitPolicy, WaitResult};
 use crate::store::LockStore;
 use crate::time::Timestamp;
 
@@ -61,27 +61,28 @@ impl LockManager {
         operation: Operation<'_, impl LockStore>,
         request: &Request<'_>,
     ) -> Result<AcquireOutcome, LockError> {
-        let mut open = self.open(operation, request.token);
+        let claim = &request.claim;
+        let mut open = self.open(operation, claim.token);
         let now = open.now();
         if request.wait == WaitPolicy::OnlyRefresh {
-            return self.refresh(&mut open, request);
+            return self.refresh(&mut open, claim);
         }
         let mut standing = Standing::NOWHERE;
         for at in 0..open.len() {
             // An upgrade does not queue behind others: they cannot be served before it anyway. But the same on a channel is
             // answered there.
-            let is_next = (request.want == Want::Upgrade && self.same_waiting(&open, request).is_none())
+            let is_next = (claim.terms.want == Want::Upgrade && self.same_waiting(&open, request).is_none())
                 || self.waitlist.is_empty()
                 || self.waitlist.queue_at(open.id(at)).is_none();
-            standing.add(self.admission(&open, at, request, is_next)?);
+            standing.add(self.admission(&open, at, claim, is_next)?);
         }
         if standing.same_hold().is_none() {
-            self.check_not_revoked(&open, request.token)?;
+            self.check_not_revoked(&open, claim.token)?;
         }
         if !standing.is_blocked {
-            let fence = self.grant(&mut open, request, standing)?;
+            let fence = self.grant(&mut open, claim, standing)?;
             if standing.same_hold().is_none() {
-                self.mark_all(&open);
+                self.signal_all(&open);
             }
             return Ok(AcquireOutcome::Granted(fence));
         }
@@ -104,16 +105,16 @@ impl LockManager {
     fn refresh(
         &mut self,
         open: &mut Open<'_, impl LockStore>,
-        request: &Request<'_>,
+        claim: &Claim<'_>,
     ) -> Result<AcquireOutcome, LockError> {
         let mut standing = Standing::NOWHERE;
         for at in 0..open.len() {
-            standing.add(of_lock(open.lock(at)?, open.now(), request));
+            standing.add(of_lock(open.lock(at)?, open.now(), claim));
         }
         if standing.same_hold().is_none() {
             return Ok(AcquireOutcome::Refused);
         }
-        self.grant(open, request, standing).map(AcquireOutcome::Granted)
+        self.grant(open, claim, standing).map(AcquireOutcome::Granted)
     }
 
     /// The client of this request has gone, or cannot wait: it leaves, without an answer. False if it does not wait.
@@ -124,9 +125,10 @@ impl LockManager {
 
     pub(super) fn leave(&mut self, request: RequestId) -> Option<Waiter> {
         let led = self.queues_led_by(request);
-        let waiter = self.waitlist.remove(request)?;
-        self.places_looked_at += waiter.queues.len();
-        led.into_iter().for_each(|queue| self.mark(queue));
+        let Some(waiter) = self.waitlist.remove(request) else {
+            return self.failing.iter_mut().find_map(|(waitlist, _)| waitlist.remove(request));
+        };
+        led.into_iter().for_each(|queue| self.signal(queue));
         Some(waiter)
     }
 
@@ -156,17 +158,17 @@ impl LockManager {
         &self,
         open: &Open<'_, impl LockStore>,
         at: usize,
-        request: &Request<'_>,
+        claim: &Claim<'_>,
         is_next: bool,
     ) -> Result<Admission, LockError> {
         let (lock, now) = (open.lock(at)?, open.now());
-        match of_lock(lock, now, request) {
+        match of_lock(lock, now, claim) {
             Admission::WrongMode(mode) => Err(LockError::WrongMode(mode)),
             Admission::NotHeld => Err(LockError::NotHeld),
             Admission::Free if !is_next => Ok(Admission::Blocked { until_ms: u64::MAX }),
             Admission::Free if self.grace_left_ms(now).is_some() => {
                 // Before then, only the end of the token's own hold changes something: an upgrade's.
-                let own = lock.and_then(|lock| lock.holder(request.token, now.unix_ms()));
+                let own = lock.and_then(|lock| lock.holder(claim.token, now.unix_ms()));
                 Ok(Admission::Blocked { until_ms: own.map_or(u64::MAX, |own| own.deadline_ms) })
             }
             other => Ok(other),
@@ -178,37 +180,37 @@ impl LockManager {
     pub(super) fn grant(
         &mut self,
         open: &mut Open<'_, impl LockStore>,
-        request: &Request<'_>,
+        claim: &Claim<'_>,
         standing: Standing,
     ) -> Result<u64, LockError> {
         let now = open.now();
-        let deadline_ms = deadline_ms(now, request.ttl_ms)?;
+        let deadline_ms = deadline_ms(now, claim.terms.ttl_ms)?;
         let same_hold = standing.same_hold();
         let fence = match same_hold {
             Some(fence) => fence,
             None => self.fences.next(now).ok_or(LockError::OutOfRange)?,
         };
-        let may_hold = standing.held.is_some() || request.want == Want::Upgrade;
+        let may_hold = standing.held.is_some() || claim.terms.want == Want::Upgrade;
         let mut held_before = Vec::new();
         for at in 0..open.len() {
             if at > 0 {
-                self.check_still_free(open, at, request, fence, &held_before)?;
+                self.check_still_free(open, at, claim, fence, &held_before)?;
             }
             if may_hold {
-                held_before.extend(open.hold(at, HoldRef::of(request.token)).ok().flatten().map(|_| at));
-                self.grant_to_holder(open, at, request, fence, deadline_ms);
+                held_before.extend(open.hold(at, HoldRef::of(claim.token)).ok().flatten().map(|_| at));
+                self.grant_to_holder(open, at, claim, fence, deadline_ms);
             } else {
-                let (mode, event) = mode_and_event(request.want);
-                let (token, since_ms) = (request.token, now.unix_ms());
-                let meta = request.meta.unwrap_or_default();
+                let (mode, event) = mode_and_event(claim.terms.want);
+                let (token, since_ms) = (claim.token, now.unix_ms());
+                let meta = claim.meta.unwrap_or_default();
                 let change = Change::Hold { mode, token, fence, since_ms, deadline_ms, meta };
                 self.commit(open, at, change, event);
             }
         }
         if same_hold.is_none() {
             self.counters.grants += 1;
-            if request.is_ephemeral && request.client != 0 && request.want != Want::Upgrade {
-                self.ephemeral.bind(open, request, fence);
+            if claim.terms.is_ephemeral && claim.terms.client != 0 && claim.terms.want != Want::Upgrade {
+                self.ephemeral.bind(open, claim, fence);
             }
         }
         Ok(fence)
@@ -221,14 +223,14 @@ impl LockManager {
         &mut self,
         open: &mut Open<'_, impl LockStore>,
         at: usize,
-        request: &Request<'_>,
+        claim: &Claim<'_>,
         fence: u64,
         held_before: &[usize],
     ) -> Result<(), LockError> {
-        if self.admission(open, at, request, true).is_ok_and(|admission| !admission.is_blocked()) {
+        if self.admission(open, at, claim, true).is_ok_and(|admission| !admission.is_blocked()) {
             return Ok(());
         }
-        let hold = HoldRef { token: request.token, fence: Some(fence) };
+        let hold = HoldRef { token: claim.token, fence: Some(fence) };
         let new = (0..at).filter(|at| !held_before.contains(at));
         new.for_each(|at| drop(self.drop_hold(open, at, hold, None)));
         Err(LockError::NotServed)
@@ -241,26 +243,26 @@ impl LockManager {
         &mut self,
         open: &mut Open<'_, impl LockStore>,
         at: usize,
-        request: &Request<'_>,
+        claim: &Claim<'_>,
         fence: u64,
         deadline_ms: u64,
     ) {
-        let (token, now_ms) = (request.token, open.now().unix_ms());
+        let (token, now_ms) = (claim.token, open.now().unix_ms());
         let own = open.hold(at, HoldRef::of(token)).ok().flatten();
         let is_refresh = own.is_some_and(|own| own.fence == fence);
-        if is_refresh && request.meta.is_none() {
+        if is_refresh && claim.meta.is_none() {
             return self.prolong(open, at, token, deadline_ms);
         }
         let kept = own.cloned();
         let kept = kept.as_ref();
-        let (mode, event) = mode_and_event(request.want);
+        let (mode, event) = mode_and_event(claim.terms.want);
         let event = if is_refresh { Event::Extend } else { event };
         let since_ms = kept.filter(|_| is_refresh).map_or(now_ms, Holder::since_ms);
-        let meta = request.meta.or(kept.map(Holder::meta)).unwrap_or_default();
+        let meta = claim.meta.or(kept.map(Holder::meta)).unwrap_or_default();
         let deadline_ms = kept.map_or(deadline_ms, |own| own.deadline_ms.max(deadline_ms));
         let change = Change::Hold { mode, token, fence, since_ms, deadline_ms, meta };
         self.commit(open, at, change, event);
-        if let (Want::Upgrade, Some(own), false) = (request.want, kept, is_refresh) {
+        if let (Want::Upgrade, Some(own), false) = (claim.terms.want, kept, is_refresh) {
             self.ephemeral.change_fence(own.fence, fence, open.id(at), now_ms);
         }
     }
@@ -272,20 +274,20 @@ impl LockManager {
         request: &Request<'_>,
         gives_up_ms: Option<u64>,
     ) -> Result<RequestId, LockError> {
-        let (now, caller) = (open.now(), request.caller.caller());
+        let (now, user) = (open.now(), (request.user)());
         let same = self.same_waiting(open, request);
-        self.check_room(open.len(), request.token, &caller.user, same)?;
+        self.check_room(open.len(), request.claim.token, &user, same)?;
         if let Some(same) = same {
-            self.waitlist.renew(same, request, &caller, gives_up_ms);
+            self.waitlist.renew(same, request, user, gives_up_ms);
             // With another limit it may be let in.
-            self.queues_led_by(same).into_iter().for_each(|queue| self.mark(queue));
+            self.queues_led_by(same).into_iter().for_each(|queue| self.signal(queue));
             return Ok(same);
         }
-        if let Some(error) = self.second_upgrade(open, request, &caller.user) {
+        if let Some(error) = self.second_upgrade(open, &request.claim, &user) {
             self.counters.deadlocks += 1;
             return Err(error);
         }
-        let id = self.waitlist.push(open.ids(), request, &caller, now.monotonic_ms(), gives_up_ms);
+        let id = self.waitlist.push(open.ids(), request, user, now.monotonic_ms(), gives_up_ms);
         let cycle = deadlock::closed_by(id, &self.waitlist, now.unix_ms(), open.store());
         // Perhaps it is a cycle by those only who are about to leave: it is looked for again.
         if let Some(cycle) = cycle.filter(|_| !self.some_are_leaving(now)) {
@@ -304,16 +306,16 @@ impl LockManager {
     fn second_upgrade(
         &self,
         open: &Open<'_, impl LockStore>,
-        request: &Request<'_>,
+        claim: &Claim<'_>,
         told_to: &UserName,
     ) -> Option<LockError> {
-        let queue = self.waitlist.queue_at(open.id(0)).filter(|_| request.want == Want::Upgrade)?;
+        let queue = self.waitlist.queue_at(open.id(0)).filter(|_| claim.terms.want == Want::Upgrade)?;
         let first = self.waitlist.get(self.waitlist.queue(queue)?.upgrade()?)?;
-        let is_live = open.hold(0, first.request().hold()).is_ok_and(|own| own.is_some());
-        if *first.token == *request.token || !is_live || self.some_are_leaving(open.now()) {
+        let is_live = open.hold(0, first.claim().hold()).is_ok_and(|own| own.is_some());
+        if *first.token == *claim.token || !is_live || self.some_are_leaving(open.now()) {
             return None;
         }
-        Some(deadlock::between_upgrades(open.id(0), request.token, &first.token, told_to.clone()))
+        Some(deadlock::between_upgrades(open.id(0), claim.token, &first.token, told_to.clone()))
     }
 
     /// Checks that a user may have so many more places in queues with this token. One who asks for the same again has them.
@@ -326,7 +328,7 @@ impl LockManager {
     ) -> Result<(), LockError> {
         let (waitlist, bounds) = (&self.waitlist, &self.bounds);
         let same = same.and_then(|same| waitlist.get(same));
-        if same.is_some_and(|waiter| waiter.caller.user == *user) {
+        if same.is_some_and(|waiter| waiter.user == *user) {
             return Ok(());
         }
         if waitlist.places_of_token(token, user) + places > bounds.places_of_token {
@@ -350,10 +352,10 @@ impl LockManager {
 }
 
 /// How a request stands at one name as far as the lock goes.
-fn of_lock(lock: Option<&Lock>, now: Timestamp, request: &Request<'_>) -> Admission {
+fn of_lock(lock: Option<&Lock>, now: Timestamp, claim: &Claim<'_>) -> Admission {
     match lock {
-        Some(lock) => lock.admission(request.hold(), request.want, request.limit, now.unix_ms()),
-        None if request.want == Want::Upgrade => Admission::NotHeld,
+        Some(lock) => lock.admission(claim.hold(), claim.terms.want, claim.terms.limit, now.unix_ms()),
+        None if claim.terms.want == Want::Upgrade => Admission::NotHeld,
         None => Admission::Free,
     }
 }

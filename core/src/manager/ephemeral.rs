@@ -8,11 +8,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::operation::Open;
-use crate::ids::{ConnectionId, LockIdRef};
+use super::lock_manager::LockManager;
+use super::operation::{Open, Operation};
+use crate::error::LockError;
+use crate::ids::{ConnectionId, HoldRef, LockIdRef};
 use crate::lock::Holder;
-use crate::request::Request;
+use crate::request::Claim;
 use crate::store::LockStore;
+use crate::time::Timestamp;
 
 /// A hold that ends with a connection: one fence, on one lock or on several.
 #[derive(Debug)]
@@ -34,23 +37,31 @@ pub(super) struct EphemeralHolds {
     by_check: BTreeSet<(u64, u64)>,
     /// Connections that have closed and whose holds have not all been ended. The oldest first.
     closed: BTreeSet<ConnectionId>,
+    /// Holds of closed connections up to here could not be ended, because this node does not serve their keys; they are
+    /// skipped until the next try.
+    not_served_up_to: Option<(ConnectionId, u64)>,
+    /// When to begin again after some could not be ended, on the monotonic clock.
+    retry_ms: Option<u64>,
     databases: Databases,
 }
+
+/// After holds could not be ended they are tried again so much later.
+const RETRY_MS: u64 = 1000;
 
 impl EphemeralHolds {
     pub(super) fn is_empty(&self) -> bool {
         self.by_fence.is_empty()
     }
 
-    /// The hold with this fence, granted to this request, ends with the connection that asked.
-    pub(super) fn bind(&mut self, open: &Open<'_, impl LockStore>, request: &Request<'_>, fence: u64) {
+    /// The hold with this fence, granted to this claim, ends with the connection that asked.
+    pub(super) fn bind(&mut self, open: &Open<'_, impl LockStore>, claim: &Claim<'_>, fence: u64) {
         let now_unix_ms = open.now().unix_ms();
         let hold = EphemeralHold {
-            connection: request.client,
+            connection: claim.terms.client,
             db: self.databases.number_of(open.db()),
             names: open.names().iter().map(|name| Box::from(*name)).collect(),
-            token: request.token.into(),
-            check_ms: check_after_ms(now_unix_ms, now_unix_ms.saturating_add(request.ttl_ms)),
+            token: claim.token.into(),
+            check_ms: check_after_ms(now_unix_ms, now_unix_ms.saturating_add(claim.terms.ttl_ms)),
         };
         self.insert(fence, hold);
     }
@@ -105,9 +116,11 @@ impl EphemeralHolds {
         self.end(old, lock);
     }
 
-    /// This connection has closed. Whether any hold ends with it.
-    pub(super) fn close(&mut self, connection: ConnectionId) -> bool {
-        self.by_connection.contains_key(&connection) && self.closed.insert(connection)
+    /// This connection has closed.
+    pub(super) fn close(&mut self, connection: ConnectionId) {
+        if self.by_connection.contains_key(&connection) && self.closed.insert(connection) {
+            (self.not_served_up_to, self.retry_ms) = (None, None);
+        }
     }
 
     /// Whether the hold with this fence, of this lock, is to end because its connection has closed.
@@ -130,27 +143,46 @@ impl EphemeralHolds {
         hold.db == self.databases.number_of(lock.db) && hold.names.contains(lock.name)
     }
 
-    /// Whether any hold is to end.
-    pub(super) fn has_work(&self) -> bool {
+    /// Whether any hold is to end, now or when it is tried again.
+    pub(super) fn has_closed(&self) -> bool {
         !self.closed.is_empty()
     }
 
-    /// The first hold that is to end after this one: its connection and fence, its database, itself.
-    pub(super) fn next_ended(
-        &self,
-        after: Option<(ConnectionId, u64)>,
-    ) -> Option<((ConnectionId, u64), i32, &EphemeralHold)> {
-        let (from_connection, from_fence) =
-            after.map_or((0, 0), |(connection, fence)| (connection, fence + 1));
-        for connection in self.closed.range(from_connection..) {
-            let from = if *connection == from_connection { from_fence } else { 0 };
-            let fences = self.by_connection.get(connection).into_iter();
-            if let Some(fence) = fences.flat_map(|fences| fences.range(from..)).next() {
-                let hold = self.by_fence.get(fence)?;
-                return Some(((*connection, *fence), self.databases.index_of(hold.db), hold));
-            }
+    /// Whether any hold is to end now.
+    pub(super) fn has_work(&self) -> bool {
+        self.has_closed() && self.retry_ms.is_none()
+    }
+
+    /// When holds that could not be ended are tried again, on the monotonic clock.
+    pub(super) fn next_retry_ms(&self) -> Option<u64> {
+        self.retry_ms.filter(|_| self.has_closed())
+    }
+
+    /// The next hold that is to end: its fence, its database, itself.
+    fn next_ended(&mut self, now: Timestamp) -> Option<(u64, i32, &EphemeralHold)> {
+        if self.retry_ms.is_some_and(|at_ms| now.monotonic_ms() < at_ms) {
+            return None;
         }
-        None
+        self.retry_ms = None;
+        let (from_connection, from_fence) =
+            self.not_served_up_to.map_or((0, 0), |(of, fence)| (of, fence + 1));
+        let ended = self.closed.range(from_connection..).find_map(|connection| {
+            let from = if *connection == from_connection { from_fence } else { 0 };
+            self.by_connection.get(connection)?.range(from..).next().copied()
+        });
+        if ended.is_none() {
+            // Whatever is left could not be ended: the cluster is down, say.
+            self.not_served_up_to = None;
+            self.retry_ms = self.has_closed().then(|| now.monotonic_ms() + RETRY_MS);
+        }
+        let fence = ended?;
+        let hold = self.by_fence.get(&fence)?;
+        Some((fence, self.databases.index_of(hold.db), hold))
+    }
+
+    /// This node does not serve a lock of the hold with this fence.
+    fn skip(&mut self, fence: u64) {
+        self.not_served_up_to = self.by_fence.get(&fence).map(|hold| (hold.connection, fence));
     }
 
     /// An entry whose hold was due to have ended by now, for the caller to look whether it has.
@@ -193,6 +225,41 @@ impl EphemeralHolds {
     pub(super) fn clear(&mut self) -> Self {
         let databases = std::mem::take(&mut self.databases);
         std::mem::replace(self, Self { databases, ..Self::default() })
+    }
+}
+
+impl LockManager {
+    /// Ends the next hold of a connection that has closed, on all its names. False if there is none.
+    pub(super) fn end_next_hold_of_closed(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
+        let Some((fence, db, hold)) = self.ephemeral.next_ended(now) else { return false };
+        let (token, names) = (hold.token.clone(), hold.names.clone());
+        let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
+        let mut open = Open::new(Operation::new(store, now, db, &names));
+        let hold = HoldRef { token: &token, fence: Some(fence) };
+        for at in 0..open.len() {
+            match self.drop_hold(&mut open, at, hold, None) {
+                Ok(true) => {}
+                Err(LockError::NotServed) => self.ephemeral.skip(fence),
+                // It has ended in another way.
+                Ok(false) | Err(_) => self.ephemeral.end(fence, open.id(at)),
+            }
+        }
+        true
+    }
+
+    /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline. False if there is
+    /// none.
+    pub(super) fn check_next_ephemeral(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
+        let Some((fence, db, hold)) = self.ephemeral.next_check(now.unix_ms()) else { return false };
+        let live = hold.names.iter().find_map(|name| {
+            let own = store.peek(LockIdRef { db, name })?.holder(&hold.token, now.unix_ms())?;
+            (own.fence == fence).then_some(own.deadline_ms)
+        });
+        match live {
+            Some(deadline_ms) => self.ephemeral.check_again_after(fence, now.unix_ms(), deadline_ms),
+            None => drop(self.ephemeral.remove(fence)),
+        }
+        true
     }
 }
 

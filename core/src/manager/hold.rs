@@ -58,7 +58,7 @@ impl LockManager {
             match extension {
                 Extension::To(_) => {
                     self.commit(&mut open, at, Change::Extend { token, deadline_ms }, Event::Extend);
-                    self.mark_name(open.id(at));
+                    self.signal_name(open.id(at));
                 }
                 Extension::AtLeastTo(_) => self.prolong(&mut open, at, token, deadline_ms),
             }
@@ -100,7 +100,7 @@ impl LockManager {
                 self.commit(&mut open, 0, change, Event::Downgrade);
                 self.ephemeral.change_fence(old, fence, open.id(0), now.unix_ms());
                 self.counters.grants += 1;
-                self.mark_all(&open);
+                self.signal_all(&open);
                 fence
             }
         };
@@ -170,7 +170,7 @@ impl LockManager {
         self.commit(open, at, Change::Release { token: hold.token }, event);
         self.ephemeral.end(fence, open.id(at));
         self.counters.releases += 1;
-        self.mark_name(open.id(at));
+        self.signal_name(open.id(at));
         Ok(true)
     }
 

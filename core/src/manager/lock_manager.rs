@@ -1,13 +1,13 @@
 //! What the manager keeps between operations, and what it is told.
 
 use std::any::Any;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::mem;
 
-use super::changed_databases::ChangedDatabases;
 use super::counters::Counters;
 use super::ephemeral::EphemeralHolds;
 use super::operation::Open;
+use super::tasks::Tasks;
 use crate::error::LockError;
 use crate::fence::Fences;
 use crate::ids::{ConnectionId, LockIdRef, RequestId};
@@ -17,11 +17,6 @@ use crate::request::{Answer, WaitResult};
 use crate::revoked_tokens::RevokedTokens;
 use crate::store::LockStore;
 use crate::time::Timestamp;
-
-/// After holds of closed connections could not be ended because this node does not serve their keys, they
-/// are tried again so much later; each time after twice as long, up to a limit, as long as none can be ended.
-pub(super) const RETRY_ENDED_MS: u64 = 500;
-pub(super) const RETRY_ENDED_MOST_MS: u64 = 8000;
 
 /// How many places in queues there may be: a request for several names has one in each of them.
 #[derive(Clone, Copy, Debug)]
@@ -54,28 +49,10 @@ pub struct LockManager {
     pub(super) waitlist: Waitlist,
     pub(super) ephemeral: EphemeralHolds,
     pub(super) revoked_tokens: RevokedTokens,
-    /// Holds of closed connections up to here could not be ended; they are skipped until the next try.
-    pub(super) not_served_up_to: Option<(ConnectionId, u64)>,
-    /// When to begin it again, on the monotonic clock, after some could not be ended.
-    pub(super) retry_ended_ms: Option<u64>,
-    /// How much later than the try before that was.
-    pub(super) ended_pause_ms: u64,
-    /// Queues to look at, the first that changed first. Each stands here once.
-    pub(super) dirty: VecDeque<QueueId>,
-    /// Databases all of whose queues have to be looked at.
-    pub(super) changed_databases: ChangedDatabases,
-    /// Requests to look at, wherever they stand: those for several names, and others of tokens that were granted a lock.
-    pub(super) revisit: BTreeSet<RequestId>,
-    /// Requests up to this one are sent away with this error.
-    pub(super) sent_away: Option<(RequestId, LockError)>,
-    /// How often the first kind of work has had its turn in [`LockManager::serve_queues`] so far.
-    pub(super) rounds: usize,
-    /// The kind of work whose turn is next there.
-    pub(super) turn: usize,
-    /// How many places in queues it has had to do with since it looked at the clock.
-    pub(super) places_looked_at: usize,
-    /// Connections that have closed and with which requests end that are answered on channels.
-    pub(super) closed_askers: BTreeSet<ConnectionId>,
+    /// Requests that fail, because this server no longer decides, with their errors.
+    pub(super) failing: VecDeque<(Waitlist, LockError)>,
+    pub(super) tasks: Tasks,
+    /// How waits have ended, the first that ended first.
     pub(super) answers: Vec<Answer>,
 }
 
@@ -93,14 +70,14 @@ impl LockManager {
             self.grace_until_ms.is_some_and(|old_ms| until_ms.is_none_or(|new_ms| new_ms < old_ms));
         self.grace_until_ms = until_ms;
         if is_sooner && !self.waitlist.is_empty() {
-            self.changed_databases.note(None);
+            self.tasks.look_at_all();
         }
     }
 
     /// Something happened to this key that did not go through the manager.
     pub fn key_changed(&mut self, lock: LockIdRef<'_>) {
         if let Some(queue) = self.waitlist.queue_at(lock) {
-            self.mark(queue);
+            self.signal(queue);
         }
     }
 
@@ -110,18 +87,10 @@ impl LockManager {
         self.ephemeral.connection_of(fence, lock)
     }
 
-    /// Begins to count anew.
-    pub fn reset_counters(&mut self) {
-        self.counters = Counters { waiters_max: self.waitlist.len() as u64, ..Counters::default() };
-        self.revoked_tokens.overwritten = 0;
-    }
-
     /// Something happened to all keys of this database, or of every one, outside of the manager.
     pub fn database_changed(&mut self, db: Option<i32>) {
-        match db {
-            _ if self.waitlist.is_empty() => {}
-            Some(db) if !self.waitlist.has_queues_in(db) => {}
-            changed => self.changed_databases.note(changed),
+        if db.map_or(!self.waitlist.is_empty(), |db| self.waitlist.has_queues_in(db)) {
+            self.tasks.look_at_all();
         }
     }
 
@@ -135,34 +104,28 @@ impl LockManager {
     /// This connection has closed. Requests that end with it leave, if they are answered on a channel. Its holds
     /// end in [`LockManager::serve_queues`], and until then count as held for everybody but their owner.
     pub fn connection_closed(&mut self, connection: ConnectionId) {
-        if self.ephemeral.close(connection) {
-            self.not_served_up_to = None;
-            self.retry_ended_ms = None;
-        }
-        if self.waitlist.first_bound_to(connection).is_some() {
-            self.closed_askers.insert(connection);
-        }
+        self.ephemeral.close(connection);
+        self.waitlist.close_connection(connection);
     }
 
-    /// This server no longer decides: what becomes of holds is the primary's to say. Everybody who waits is
-    /// sent away with this error, by [`LockManager::serve_queues`] or [`LockManager::end_waits`]. What is
-    /// forgotten is for the caller to drop.
+    /// This server no longer decides: what becomes of holds is the primary's to say. All waits end with this error, in
+    /// [`LockManager::serve_queues`] or [`LockManager::end_waits`]. What is forgotten is for the caller to drop.
     #[must_use]
-    pub fn send_all_away(&mut self, error: LockError) -> impl Any + Send + use<> {
-        self.sent_away = self.waitlist.last_request().map(|last| (last, error));
-        self.not_served_up_to = None;
-        self.retry_ended_ms = None;
-        self.ephemeral.clear()
+    pub fn fail_waiters(&mut self, error: LockError) -> impl Any + Send + use<> {
+        if !self.waitlist.is_empty() {
+            self.failing.push_back((self.waitlist.take(), error));
+        }
+        (self.ephemeral.clear(), mem::take(&mut self.tasks))
     }
 
-    /// Whether there is more to do after [`LockManager::send_all_away`].
+    /// Whether there is more to do after [`LockManager::fail_waiters`].
     #[must_use]
-    pub fn is_sending_away(&self) -> bool {
-        self.sent_away.is_some() || self.has_answers()
+    pub fn is_failing_waiters(&self) -> bool {
+        !self.failing.is_empty() || self.has_answers()
     }
 
-    /// Nobody listens to this channel any more: its requests leave, without an answer, in
-    /// [`LockManager::serve_queues`] or [`LockManager::end_waits`].
+    /// The channel has no subscriber: its requests leave, without an answer, in [`LockManager::serve_queues`] or
+    /// [`LockManager::end_waits`].
     pub fn channel_closed(&mut self, channel: &[u8]) {
         self.waitlist.close_channel(channel);
     }
@@ -181,7 +144,7 @@ impl LockManager {
 
     pub(super) fn answer(&mut self, request: RequestId, waiter: Waiter, result: WaitResult) {
         let channel = waiter.channel.map(|channel| (channel, waiter.tag));
-        self.answers.push(Answer { request, user: waiter.caller.user.clone(), channel, result });
+        self.answers.push(Answer { request, user: waiter.user, channel, result });
     }
 
     /// For how many milliseconds from now no new hold is given, if for any.
@@ -193,24 +156,24 @@ impl LockManager {
     /// Has the first request of this queue looked at. That is due where a hold begins, ends or is to end earlier, and where
     /// the first request leaves or changes: nothing else lets anybody in. A hold that is to end later is seen when the
     /// moment comes at which it would have ended.
-    pub(super) fn mark(&mut self, queue: QueueId) {
-        if self.waitlist.set_dirty(queue, true) {
-            self.dirty.push_back(queue);
+    pub(super) fn signal(&mut self, queue: QueueId) {
+        if self.waitlist.set_ready(queue, true) {
+            self.tasks.ready.push_back(queue);
         }
     }
 
     #[inline(always)]
-    pub(super) fn mark_name(&mut self, lock: LockIdRef<'_>) {
+    pub(super) fn signal_name(&mut self, lock: LockIdRef<'_>) {
         if !self.waitlist.is_empty()
             && let Some(queue) = self.waitlist.queue_at(lock)
         {
-            self.mark(queue);
+            self.signal(queue);
         }
     }
 
-    pub(super) fn mark_all(&mut self, open: &Open<'_, impl LockStore>) {
+    pub(super) fn signal_all(&mut self, open: &Open<'_, impl LockStore>) {
         if !self.waitlist.is_empty() {
-            open.ids().for_each(|lock| self.mark_name(lock));
+            open.ids().for_each(|lock| self.signal_name(lock));
         }
     }
 }

@@ -1,7 +1,6 @@
 //! What is looked at now and then of all that wait, because nothing reports it: names, and owners. The caller says when,
 //! and keeps how far the look has come.
 
-use super::agenda::Work;
 use super::lock_manager::LockManager;
 use super::operation::{Open, Operation};
 use crate::deadlock;
@@ -37,11 +36,11 @@ impl LockManager {
         let may_go_on = front.and_then(|front| self.waitlist.get(front)).is_some_and(|waiter| {
             // One for many names that has this one for itself waits elsewhere.
             let waits = |admission: Admission| waiter.is_for_many() || admission.is_blocked();
-            self.admission(&open, 0, &waiter.request(), true).is_ok_and(waits)
+            self.admission(&open, 0, &waiter.claim(), true).is_ok_and(waits)
         });
         store.close();
         if !may_go_on {
-            self.mark(id);
+            self.signal(id);
         }
         Some(NamePosition(id))
     }
@@ -58,7 +57,7 @@ impl LockManager {
         let (place, token) = self.waitlist.tokens_after(after.map(|position| position.0)).next()?;
         let found = deadlock::around(token, &self.waitlist, now.unix_ms(), store);
         store.close();
-        self.revisit.extend(found.answered);
+        self.tasks.revisit.extend(found.answered);
         if let Some(cycle) = found.cycle.filter(|_| !self.some_are_leaving(now)) {
             self.counters.deadlocks += 1;
             let error = cycle.told_to_youngest(&self.waitlist);
@@ -69,9 +68,8 @@ impl LockManager {
 
     /// Whether some still stand in their queues, or in their locks, who keep nobody waiting any more.
     pub(super) fn some_are_leaving(&self, now: Timestamp) -> bool {
-        [Work::EndWaits, Work::DropUnheard, Work::EndHoldsOfClosed]
-            .into_iter()
-            .any(|work| self.is_ready(work))
+        self.waitlist.has_leaving()
+            || self.ephemeral.has_work()
             || self.waitlist.next_give_up(now.monotonic_ms()).is_some()
     }
 }

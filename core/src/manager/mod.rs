@@ -8,12 +8,12 @@
 //!
 //! A newcomer is granted at once where nobody waits. Everybody else is granted in one place,
 //! [`LockManager::serve_queues`], which the caller runs at the end of the turn in which a lock came free,
-//! whatever freed it. Until then the name is *dirty*: it has a queue that has to be looked at. A grant is
+//! whatever freed it. Until then its queue is *ready*: it has to be looked at. A grant is
 //! final: nothing here takes one back.
 //!
 //! # What always holds
 //!
-//! * Whenever an operation has returned, the first in each queue cannot be served, or the queue is dirty,
+//! * Whenever an operation has returned, the first in each queue cannot be served, or the queue is ready,
 //!   or a wake says when time alone will let it in.
 //! * A request is granted on all its names in one operation or on none.
 //! * Nobody overtakes: a new hold is given to a request at the front of each of its queues, or to a
@@ -22,8 +22,6 @@
 //!   ends no hold before its time, if it names the hold that it means.
 
 mod acquire;
-mod agenda;
-mod changed_databases;
 mod counters;
 #[cfg(test)]
 #[path = "../tests/manager_described.rs"]
@@ -35,9 +33,10 @@ mod lock_manager;
 mod look_around;
 mod operation;
 mod serve_queues;
+mod tasks;
 
-pub use agenda::{TimeSlice, Urgency};
 pub use counters::Counters;
 pub use lock_manager::{Bounds, LockManager};
 pub use look_around::{NamePosition, OwnerPosition};
 pub use operation::Operation;
+pub use tasks::TimeSlice;

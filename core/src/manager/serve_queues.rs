@@ -1,91 +1,56 @@
-//! The steps of serving: the one place where waiting requests are granted. Whose turn it is, `agenda` says.
+//! The steps of serving: the one place where waiting requests are granted. `tasks` says when each is taken.
 
 use std::rc::Rc;
 
 use smallvec::SmallVec;
 
 use super::acquire::Standing;
-use super::agenda::Work;
-use super::lock_manager::{LockManager, RETRY_ENDED_MOST_MS, RETRY_ENDED_MS};
+use super::lock_manager::LockManager;
 use super::operation::{Open, Operation};
 use crate::clients::{Clients, NotGranted};
 use crate::error::LockError;
-use crate::ids::{HoldRef, LockIdRef, RequestId};
+use crate::ids::RequestId;
 use crate::lock::Admission;
-use crate::queue::{QueueId, Waiter};
+use crate::queue::{Leaves, QueueId, Waiter};
 use crate::request::WaitResult;
 use crate::store::LockStore;
 use crate::time::Timestamp;
 
 impl LockManager {
+    /// Ends the next wait that fails or has been long enough. False if there is none.
     pub(super) fn end_next_wait(&mut self, now: Timestamp) -> bool {
-        if let Some((last, error)) = &self.sent_away {
-            if let Some(request) = self.waitlist.first_request().filter(|request| request <= last) {
-                let result = WaitResult::Failed(error.clone());
-                self.finish(request, result);
-                return true;
+        if let Some((waitlist, error)) = self.failing.front_mut() {
+            let failed =
+                waitlist.first_request().and_then(|request| Some((request, waitlist.remove(request)?)));
+            match failed {
+                Some((request, waiter)) => {
+                    let result = WaitResult::Failed(error.clone());
+                    self.answer(request, waiter, result);
+                }
+                None => drop(self.failing.pop_front()),
             }
-            self.sent_away = None;
+            return true;
         }
         let Some(request) = self.waitlist.next_give_up(now.monotonic_ms()) else { return false };
         self.finish(request, WaitResult::TimedOut);
         true
     }
 
-    /// Takes out the next request whose answer nobody would hear, or whose connection has closed.
-    pub(super) fn drop_next_without_listener(&mut self) -> bool {
-        if let Some(request) = self.waitlist.pop_unheard() {
-            if self.waitlist.get(request).is_some_and(|waiter| !self.waitlist.is_heard(waiter)) {
-                self.leave_unheard(request);
-            }
-            return true;
-        }
-        let Some(connection) = self.closed_askers.first().copied() else { return false };
-        match self.waitlist.first_bound_to(connection) {
-            Some(request) => self.withdraw(request),
-            None => drop(self.closed_askers.remove(&connection)),
+    /// Takes out the next request of those that leave. False if there is none.
+    pub(super) fn leave_next(&mut self) -> bool {
+        let Some(request) = self.waitlist.pop_leaving() else { return false };
+        if let Some(why) = self.waitlist.get(request).and_then(|waiter| self.waitlist.leaves(request, waiter))
+        {
+            self.leaves(request, why);
         }
         true
     }
 
-    fn leave_unheard(&mut self, request: RequestId) {
-        self.counters.no_subscriber += u64::from(self.abandon(request));
-    }
-
-    /// Ends the next hold of a connection that has closed, on all its names.
-    pub(super) fn end_next_hold_of_closed(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
-        if !self.ephemeral.has_work() {
-            self.retry_ended_ms = None;
-            return false;
+    fn leaves(&mut self, request: RequestId, why: Leaves) {
+        match why {
+            Leaves::NoSubscriber => self.counters.no_subscriber += u64::from(self.abandon(request)),
+            Leaves::ConnectionClosed => self.withdraw(request),
         }
-        if self.retry_ended_ms.is_some_and(|at_ms| now.monotonic_ms() < at_ms) {
-            return false;
-        }
-        self.retry_ended_ms = None;
-        let Some((position, db, hold)) = self.ephemeral.next_ended(self.not_served_up_to) else {
-            // Whatever is left could not be ended: the cluster is down, say.
-            self.not_served_up_to = None;
-            if self.ephemeral.has_work() {
-                self.ended_pause_ms = (2 * self.ended_pause_ms).clamp(RETRY_ENDED_MS, RETRY_ENDED_MOST_MS);
-                self.retry_ended_ms = Some(now.monotonic_ms() + self.ended_pause_ms);
-            }
-            return false;
-        };
-        let (_, fence) = position;
-        let token = hold.token.clone();
-        let names: Vec<Box<[u8]>> = hold.names.iter().cloned().collect();
-        let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
-        let mut open = Open::new(Operation::new(store, now, db, &names));
-        let hold = HoldRef { token: &token, fence: Some(fence) };
-        for at in 0..open.len() {
-            match self.drop_hold(&mut open, at, hold, None) {
-                Ok(true) => self.ended_pause_ms = 0,
-                Err(LockError::NotServed) => self.not_served_up_to = Some(position),
-                // It has ended in another way.
-                Ok(false) | Err(_) => self.ephemeral.end(fence, open.id(at)),
-            }
-        }
-        true
     }
 
     pub(super) fn serve_next_queue(
@@ -99,15 +64,15 @@ impl LockManager {
             return true;
         }
         if let Some(queue) = self.waitlist.pop_wake(now.unix_ms()) {
-            self.mark(queue);
+            self.signal(queue);
         }
-        let Some(queue) = self.dirty.pop_front() else { return false };
-        self.waitlist.set_dirty(queue, false);
+        let Some(queue) = self.tasks.ready.pop_front() else { return false };
+        self.waitlist.set_ready(queue, false);
         if let Some(front) = self.waitlist.front(queue) {
             if !self.waitlist.get(front).is_some_and(Waiter::is_for_many) {
                 self.attempt(store, clients, now, front);
             } else if !self.has_to_wait_at(store, now, queue, front) {
-                self.revisit.insert(front);
+                self.tasks.revisit.insert(front);
             }
         }
         true
@@ -127,36 +92,22 @@ impl LockManager {
         let names = [&*lock.name];
         let open = self.open(Operation::new(store, now, lock.db, &names), &token);
         let Some(waiter) = self.waitlist.get(request) else { return false };
-        let Ok(Admission::Blocked { until_ms }) = self.admission(&open, 0, &waiter.request(), true) else {
+        let Ok(Admission::Blocked { until_ms }) = self.admission(&open, 0, &waiter.claim(), true) else {
             return false;
         };
         self.waitlist.set_wake(queue, wake_ms(&open, 0, until_ms));
         true
     }
 
-    /// A request for many names, which may be at the front of all of them, is looked at when the queues have
-    /// been; but it does not wait for them for ever.
+    /// Looks at the next request that was put aside. False if there is none.
     pub(super) fn serve_next_revisit(
         &mut self,
         store: &mut impl LockStore,
         clients: &mut impl Clients,
         now: Timestamp,
     ) -> bool {
-        if self.come_first(&[Work::ServeQueues, Work::ScanDatabases]) {
-            return !self.revisit.is_empty();
-        }
-        let Some(request) = self.revisit.pop_first() else { return false };
+        let Some(request) = self.tasks.revisit.pop_first() else { return false };
         self.attempt(store, clients, now, request);
-        true
-    }
-
-    /// Marks the next queue of a database that has changed as a whole.
-    pub(super) fn scan_next_database(&mut self) -> bool {
-        if self.changed_databases.is_empty() {
-            return false;
-        }
-        let queue = self.changed_databases.next(&self.waitlist);
-        queue.into_iter().for_each(|queue| self.mark(queue));
         true
     }
 
@@ -170,21 +121,14 @@ impl LockManager {
         request: RequestId,
     ) {
         let Some(waiter) = self.waitlist.get(request) else { return };
-        if self.sent_away.as_ref().is_some_and(|(last, _)| request <= *last) {
-            return;
-        }
-        if !self.waitlist.is_heard(waiter) {
-            return self.leave_unheard(request);
-        }
-        if waiter.channel.is_some() && waiter.is_ephemeral && self.closed_askers.contains(&waiter.client) {
-            return self.withdraw(request);
+        if let Some(why) = self.waitlist.leaves(request, waiter) {
+            return self.leaves(request, why);
         }
         if waiter.gives_up_ms.is_some_and(|at_ms| at_ms <= now.monotonic_ms()) {
             return self.finish(request, WaitResult::TimedOut);
         }
         let (db, token) = (waiter.db, waiter.token.clone());
         let names: SmallVec<[Rc<[u8]>; 1]> = self.waitlist.names_of(waiter).cloned().collect();
-        self.places_looked_at += names.len();
         let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
         let mut open = self.open(Operation::new(store, now, db, &names), &token);
         match self.assess(&open, request) {
@@ -195,10 +139,10 @@ impl LockManager {
                 match clients.may_be_granted(waiter, open.names()) {
                     Ok(()) => self.serve(&mut open, request, standing),
                     Err(NotGranted::Failed(error)) => self.finish(request, WaitResult::Failed(error)),
-                    Err(NotGranted::Unheard) => {
+                    Err(NotGranted::NoSubscriber) => {
                         let channel = waiter.channel.clone();
                         channel.iter().for_each(|channel| self.waitlist.close_channel(channel));
-                        self.leave_unheard(request);
+                        self.leaves(request, Leaves::NoSubscriber);
                     }
                 }
             }
@@ -215,7 +159,7 @@ impl LockManager {
         let mut standing = Standing::NOWHERE;
         for (at, queue) in waiter.queues.iter().enumerate() {
             let is_next = self.waitlist.front(*queue) == Some(request);
-            standing.add(self.admission(open, at, &waiter.request(), is_next)?);
+            standing.add(self.admission(open, at, &waiter.claim(), is_next)?);
         }
         Ok(Some(standing).filter(|standing| !standing.is_blocked))
     }
@@ -229,7 +173,7 @@ impl LockManager {
             if self.waitlist.front(*queue) != Some(request) {
                 continue;
             }
-            let wake_ms = match self.admission(open, at, &waiter.request(), true) {
+            let wake_ms = match self.admission(open, at, &waiter.claim(), true) {
                 Ok(Admission::Blocked { until_ms }) => wake_ms(open, at, until_ms),
                 _ => None,
             };
@@ -244,7 +188,7 @@ impl LockManager {
     fn serve(&mut self, open: &mut Open<'_, impl LockStore>, request: RequestId, standing: Standing) {
         let (same_hold, now) = (standing.same_hold(), open.now());
         let Some(waiter) = self.waitlist.remove(request) else { return };
-        let granted = self.grant(open, &waiter.request(), standing);
+        let granted = self.grant(open, &waiter.claim(), standing);
         if same_hold.is_none() {
             self.look_at_others_of_owner(&waiter);
         }
@@ -258,7 +202,7 @@ impl LockManager {
         let result = granted.map_or_else(WaitResult::Failed, WaitResult::Granted);
         match waiter.queues[..] {
             [queue] => self.look_at_next(open, queue),
-            _ => waiter.queues.iter().for_each(|queue| self.mark(*queue)),
+            _ => waiter.queues.iter().for_each(|queue| self.signal(*queue)),
         }
         self.answer(request, waiter, result);
     }
@@ -268,11 +212,11 @@ impl LockManager {
     fn look_at_next(&mut self, open: &Open<'_, impl LockStore>, queue: QueueId) {
         let Some(front) = self.waitlist.front(queue) else { return };
         let Some(next) = self.waitlist.get(front).filter(|next| !next.is_for_many()) else {
-            return self.mark(queue);
+            return self.signal(queue);
         };
-        match self.admission(open, 0, &next.request(), true) {
+        match self.admission(open, 0, &next.claim(), true) {
             Ok(Admission::Blocked { .. }) => self.look_again_when_due(open, front),
-            _ => self.mark(queue),
+            _ => self.signal(queue),
         }
     }
 
@@ -280,21 +224,7 @@ impl LockManager {
     /// now, or can never have it.
     fn look_at_others_of_owner(&mut self, granted: &Waiter) {
         let of_owner = |queue: &QueueId| self.waitlist.of_token_at(*queue, &granted.token);
-        self.revisit.extend(granted.queues.iter().flat_map(of_owner));
-    }
-
-    /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline.
-    pub(super) fn check_next_ephemeral(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
-        let Some((fence, db, hold)) = self.ephemeral.next_check(now.unix_ms()) else { return false };
-        let live = hold.names.iter().find_map(|name| {
-            let own = store.peek(LockIdRef { db, name })?.holder(&hold.token, now.unix_ms())?;
-            (own.fence == fence).then_some(own.deadline_ms)
-        });
-        match live {
-            Some(deadline_ms) => self.ephemeral.check_again_after(fence, now.unix_ms(), deadline_ms),
-            None => drop(self.ephemeral.remove(fence)),
-        }
-        true
+        self.tasks.revisit.extend(granted.queues.iter().flat_map(of_owner));
     }
 }
 

@@ -1,12 +1,12 @@
 //! Requests that are answered on channels: which stand where, and which are asked again.
 
-use std::collections::BTreeSet;
-use std::num::NonZeroU64;
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::Rc;
 
 use super::{QueueId, Waiter, Waitlist};
-use crate::ids::{Caller, ConnectionId, LockIdRef, RequestId};
+use crate::ids::{ConnectionId, LockIdRef, RequestId, UserName};
 use crate::request::{ReplyTo, Request};
 
 impl Waitlist {
@@ -20,20 +20,15 @@ impl Waitlist {
     pub(super) fn index_channel(&mut self, request: RequestId, waiter: &Waiter) {
         let Some(channel) = &waiter.channel else { return };
         self.channels.entry(channel.clone()).or_default().insert(request);
-        if waiter.is_ephemeral {
-            self.bound.insert((waiter.client, request));
+        if waiter.terms.is_ephemeral {
+            self.bound.entry(waiter.terms.client).or_default().insert(request);
         }
     }
 
     pub(super) fn unindex_channel(&mut self, request: RequestId, waiter: &Waiter) {
         let Some(channel) = &waiter.channel else { return };
-        self.bound.remove(&(waiter.client, request));
-        if let Some(requests) = self.channels.get_mut(channel) {
-            requests.remove(&request);
-            if requests.is_empty() {
-                self.channels.remove(channel);
-            }
-        }
+        remove_from(&mut self.channels, channel, request);
+        remove_from(&mut self.bound, &waiter.terms.client, request);
     }
 
     /// The request for the same locks, by the same token and in the same mode, that is answered on a channel.
@@ -42,13 +37,13 @@ impl Waitlist {
         locks: impl Iterator<Item = LockIdRef<'n>>,
         new: &Request<'_>,
     ) -> Option<RequestId> {
-        let token = self.token_id(new.token)?;
+        let token = self.token_id(new.claim.token)?;
         let queues: Option<BTreeSet<QueueId>> = locks.map(|lock| self.queue_at(lock)).collect();
         let queues = queues?;
         let is_same = |request: &RequestId| {
             let waiter = &self.waiters[request];
             waiter.channel.is_some()
-                && waiter.want == new.want
+                && waiter.terms.want == new.claim.terms.want
                 && waiter.queues.len() == queues.len()
                 && waiter.queues.iter().all(|queue| queues.contains(queue))
         };
@@ -60,22 +55,18 @@ impl Waitlist {
         &mut self,
         request: RequestId,
         new: &Request<'_>,
-        caller: &Caller,
+        user: UserName,
         gives_up_ms: Option<u64>,
     ) {
-        self.set_caller(request, caller);
         let Some(mut waiter) = self.waiters.remove(&request) else { return };
         self.unindex_channel(request, &waiter);
         if let Some(at_ms) = std::mem::replace(&mut waiter.gives_up_ms, gives_up_ms) {
             self.give_ups.remove(&(at_ms, request));
         }
         self.give_ups.extend(gives_up_ms.map(|at_ms| (at_ms, request)));
-        waiter.fence = new.fence.and_then(NonZeroU64::new);
-        waiter.ttl_ms = new.ttl_ms;
-        waiter.meta = new.meta.map(Into::into);
-        waiter.limit = new.limit;
-        waiter.client = new.client;
-        waiter.is_ephemeral = new.is_ephemeral;
+        let user = self.add_places(user, waiter.queues.len());
+        self.remove_places(&std::mem::replace(&mut waiter.user, user), waiter.queues.len());
+        (waiter.terms, waiter.meta) = (new.claim.terms, new.claim.meta.map(Into::into));
         let (channel, tag) = self.destination(new.reply_to);
         (waiter.channel, waiter.tag) = (channel, tag.into());
         self.index_channel(request, &waiter);
@@ -88,39 +79,65 @@ impl Waitlist {
         self.channels.range::<[u8], _>((from, Bound::Unbounded)).map(|(channel, _)| channel)
     }
 
-    /// Nobody listens to this channel any more.
+    /// The channel has no subscriber: its requests leave.
     pub(crate) fn close_channel(&mut self, channel: &[u8]) {
-        if let Some(requests) = self.channels.remove(channel) {
-            self.unheard.push_back(requests);
-        }
+        self.leaving.extend(self.channels.remove(channel));
     }
 
-    /// Whether there are requests of channels that nobody listens to.
-    pub(crate) fn has_unheard(&self) -> bool {
-        !self.unheard.is_empty()
+    /// The connection has closed: requests that end with it leave, if they are answered on a channel.
+    pub(crate) fn close_connection(&mut self, connection: ConnectionId) {
+        self.leaving.extend(self.bound.remove(&connection));
     }
 
-    /// The next request of a channel that nobody listens to, unless it has left or is answered elsewhere by now.
-    pub(crate) fn pop_unheard(&mut self) -> Option<RequestId> {
-        let requests = self.unheard.front_mut()?;
+    /// Whether requests are to leave.
+    pub(crate) fn has_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// The next request that is to leave, unless [`Waitlist::leaves`] does not say so any more.
+    pub(crate) fn pop_leaving(&mut self) -> Option<RequestId> {
+        let requests = self.leaving.front_mut()?;
         let request = requests.pop_first();
         if requests.is_empty() {
-            self.unheard.pop_front();
+            self.leaving.pop_front();
         }
         request
     }
 
-    /// Whether somebody listens to the channel of this request, as far as is known. Who asks on a channel of the same
-    /// name after it was closed asks on another one.
-    pub(crate) fn is_heard(&self, waiter: &Waiter) -> bool {
-        waiter.channel.as_ref().is_none_or(|channel| {
-            self.channels.get_key_value(channel).is_some_and(|(open, _)| Rc::ptr_eq(open, channel))
-        })
+    /// Whether this request is to leave without a grant, and why. One that was sent again since may stay.
+    pub(crate) fn leaves(&self, request: RequestId, waiter: &Waiter) -> Option<Leaves> {
+        let channel = waiter.channel.as_ref()?;
+        let is_in = |requests: Option<&BTreeSet<RequestId>>| {
+            requests.is_some_and(|requests| requests.contains(&request))
+        };
+        if !is_in(self.channels.get(channel)) {
+            Some(Leaves::NoSubscriber)
+        } else if waiter.terms.is_ephemeral && !is_in(self.bound.get(&waiter.terms.client)) {
+            Some(Leaves::ConnectionClosed)
+        } else {
+            None
+        }
     }
+}
 
-    /// The first request that ends with this connection and is answered on a channel.
-    pub(crate) fn first_bound_to(&self, connection: ConnectionId) -> Option<RequestId> {
-        let all = (connection, RequestId::FIRST)..=(connection, RequestId::LAST);
-        self.bound.range(all).next().map(|(_, request)| *request)
+/// Why a request leaves that is answered on a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    /// The channel has no subscriber.
+    NoSubscriber,
+    /// It ends with a connection, which has closed.
+    ConnectionClosed,
+}
+
+fn remove_from<K: Ord + Borrow<Q>, Q: Ord + ?Sized>(
+    sets: &mut BTreeMap<K, BTreeSet<RequestId>>,
+    key: &Q,
+    request: RequestId,
+) {
+    if let Some(requests) = sets.get_mut(key) {
+        requests.remove(&request);
+        if requests.is_empty() {
+            sets.remove(key);
+        }
     }
 }

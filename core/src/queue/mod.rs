@@ -8,20 +8,20 @@
 //!
 //! # Fairness
 //!
-//! Requests leave from the front, in order of arrival, and whoever comes while a queue is not empty
-//! goes behind it. Only a waiting upgrade stands before the others: it reads already, so nobody
+//! Requests leave from the front, in order of arrival, and a request that comes while a queue is not
+//! empty goes behind it. Only a waiting upgrade stands before the others: it reads already, so nobody
 //! behind it could be served before it anyway. So neither readers nor writers starve. (Strict FIFO
 //! hand-off is what tokio's `batch_semaphore` does and what parking_lot calls a fair unlock.)
 //!
 //! This file keeps the order and the look-up tables, each step in logarithmic time. Tables are trees,
-//! which grow by a node at a time: no request pays for the growth of a table. (Only the list of closed channels
-//! is a queue in one piece: it has 24 bytes for each.) It decides nothing; `manager` does.
+//! which grow by a node at a time: no request pays for the growth of a table. (Only the list of those that leave
+//! is in one piece: it has 24 bytes for each channel or connection.) It decides nothing; `manager` does.
 
 mod byte_map;
-mod callers;
 mod channels;
 mod handles;
 mod one_queue;
+mod places;
 
 #[cfg(test)]
 #[path = "../tests/waitlist_described.rs"]
@@ -31,19 +31,20 @@ pub(crate) mod describe;
 mod invariants;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::num::{NonZeroU32, NonZeroU64};
+use std::mem;
 use std::ops::Bound;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use crate::ids::{Caller, ConnectionId, LockId, LockIdRef, RequestId, UserName};
+use crate::ids::{ConnectionId, LockId, LockIdRef, RequestId, UserName};
 use crate::limits::NAMES_MAX;
 use crate::mode::{Mode, Want};
-use crate::request::{ReplyTo, Request, WaitPolicy, WhoAsks};
+use crate::request::{Claim, Request, Terms};
 
 use byte_map::ByteMap;
 pub(crate) use byte_map::Place;
+pub(crate) use channels::Leaves;
 pub(crate) use handles::{QueueId, TokenId};
 pub(crate) use one_queue::Queue;
 
@@ -54,22 +55,12 @@ pub struct Waiter {
     pub db: i32,
     /// Who asks.
     pub token: Rc<[u8]>,
-    /// What for.
-    pub want: Want,
-    /// The fence of the hold that is to be upgraded, if only that one is.
-    pub fence: Option<NonZeroU64>,
-    /// How long the hold shall last, from the grant on.
-    pub ttl_ms: u64,
     /// The metadata of the hold, if the request brought any.
     pub meta: Option<Box<[u8]>>,
-    /// Beside how many readers at most, itself included.
-    pub limit: Option<NonZeroU32>,
-    /// The connection that asked; 0 where there is none.
-    pub client: ConnectionId,
-    /// Whether the hold shall end with that connection.
-    pub is_ephemeral: bool,
-    /// Who asked. All requests of a user by a command share it.
-    pub caller: Rc<Caller>,
+    /// What is wanted.
+    pub terms: Terms,
+    /// The user. All requests of a user share the name.
+    pub user: UserName,
     /// The channel on which it is answered, if not its client is.
     pub channel: Option<Rc<[u8]>>,
     /// What it is known by on the channel.
@@ -88,34 +79,17 @@ impl Waiter {
     }
 
     /// What it asks for.
-    pub(crate) fn request(&self) -> Request<'_> {
-        Request {
-            token: &self.token,
-            want: self.want,
-            fence: self.fence.map(NonZeroU64::get),
-            ttl_ms: self.ttl_ms,
-            meta: self.meta.as_deref(),
-            wait: self
-                .gives_up_ms
-                .map_or(WaitPolicy::Forever, |at_ms| WaitPolicy::Timeout(at_ms - self.arrived_ms)),
-            limit: self.limit,
-            client: self.client,
-            is_ephemeral: self.is_ephemeral,
-            reply_to: self
-                .channel
-                .as_ref()
-                .map_or(ReplyTo::Client, |channel| ReplyTo::Channel { channel, tag: &self.tag }),
-            caller: WhoAsks::Known(&self.caller),
-        }
+    pub(crate) fn claim(&self) -> Claim<'_> {
+        Claim { token: &self.token, meta: self.meta.as_deref(), terms: self.terms }
     }
 
     /// Whether readers can be served beside it: it asks for one lock, for read.
     pub(crate) fn is_lone_reader(&self) -> bool {
-        self.want == Want::Hold(Mode::Read) && self.queues.len() == 1
+        self.terms.want == Want::Hold(Mode::Read) && self.queues.len() == 1
     }
 
     pub(crate) fn wants_write(&self) -> bool {
-        self.want != Want::Hold(Mode::Read)
+        self.terms.want != Want::Hold(Mode::Read)
     }
 
     /// Whether it asks for several locks.
@@ -160,12 +134,10 @@ pub struct Waitlist {
     longest: BTreeMap<i32, BTreeSet<(RequestId, QueueId)>>,
     /// The requests that are answered on each channel.
     channels: BTreeMap<Rc<[u8]>, BTreeSet<RequestId>>,
-    /// Those of each channel that was closed, because nobody listens there any more; some may have left since.
-    unheard: VecDeque<BTreeSet<RequestId>>,
-    /// Of all that are answered on channels, those that end with the connection that asked.
-    bound: BTreeSet<(ConnectionId, RequestId)>,
-    /// Each user with each command, while any of its requests waits.
-    callers: BTreeSet<Rc<Caller>>,
+    /// Of these, those that end with the connection that asked.
+    bound: BTreeMap<ConnectionId, BTreeSet<RequestId>>,
+    /// Requests of channels without a subscriber and of closed connections; some may have left since.
+    leaving: VecDeque<BTreeSet<RequestId>>,
     /// How many places in queues all requests have, and those of each user.
     places: usize,
     places_of: BTreeMap<UserName, usize>,
@@ -218,8 +190,10 @@ impl Waitlist {
         self.waiters.first_key_value().map(|(request, _)| *request)
     }
 
-    pub(crate) fn last_request(&self) -> Option<RequestId> {
-        self.waiters.last_key_value().map(|(request, _)| *request)
+    /// Takes all requests out at once, with their queues. The numbers go on.
+    pub(crate) fn take(&mut self) -> Self {
+        let drawn = self.drawn;
+        mem::replace(self, Self { drawn, ..Self::default() })
     }
 
     /// The queue of this lock, if anybody waits for it.
@@ -252,14 +226,14 @@ impl Waitlist {
         &mut self,
         locks: impl Iterator<Item = LockIdRef<'n>>,
         new: &Request<'_>,
-        caller: &Caller,
+        user: UserName,
         arrived_ms: u64,
         gives_up_ms: Option<u64>,
     ) -> RequestId {
-        let request = RequestId(self.draw());
-        let token: Rc<[u8]> = match self.tokens.get(new.token) {
+        let (request, claim) = (RequestId(self.draw()), new.claim);
+        let token: Rc<[u8]> = match self.tokens.get(claim.token) {
             None => {
-                let token: Rc<[u8]> = new.token.into();
+                let token: Rc<[u8]> = claim.token.into();
                 self.tokens.insert(token.clone(), ());
                 token
             }
@@ -279,7 +253,7 @@ impl Waitlist {
                 if queue.is_empty() {
                     self.longest.entry(db).or_default().insert((request, *id));
                 }
-                queue.push(request, new.want);
+                queue.push(request, claim.terms.want);
             }
         }
         if let Some(at_ms) = gives_up_ms {
@@ -290,21 +264,15 @@ impl Waitlist {
         let waiter = Waiter {
             db,
             token,
-            want: new.want,
-            fence: new.fence.and_then(NonZeroU64::new),
-            ttl_ms: new.ttl_ms,
-            meta: new.meta.map(Into::into),
-            limit: new.limit,
-            client: new.client,
-            is_ephemeral: new.is_ephemeral,
-            caller: self.caller(caller),
+            meta: claim.meta.map(Into::into),
+            terms: claim.terms,
+            user: self.add_places(user, queues.len()),
             channel,
             tag: tag.into(),
             arrived_ms,
             gives_up_ms,
             queues,
         };
-        self.count_places(&waiter.caller.user, waiter.queues.len());
         self.index_channel(request, &waiter);
         self.waiters.insert(request, Box::new(waiter));
         if !older.is_empty() || is_for_many {
@@ -322,7 +290,7 @@ impl Waitlist {
         let waiter = *self.waiters.remove(&request)?;
         for id in &waiter.queues {
             let Some(queue) = self.queues.get_mut(id) else { continue };
-            queue.remove(request, waiter.want, waiter.token_id());
+            queue.remove(request, waiter.terms.want, waiter.token_id());
             if let Some(of_db) = self.longest.get_mut(&waiter.db)
                 && of_db.remove(&(request, *id))
             {
@@ -346,8 +314,7 @@ impl Waitlist {
             [last] => self.set_multi_queue(last),
             _ => {}
         }
-        self.uncount_places(&waiter.caller.user, waiter.queues.len());
-        self.forget_caller(&waiter.caller);
+        self.remove_places(&waiter.user, waiter.queues.len());
         Some(waiter)
     }
 
@@ -394,10 +361,10 @@ impl Waitlist {
         queue.wake_ms = at_ms;
     }
 
-    /// Marks a queue as changed. False if nobody waits there or it was marked already.
-    pub(crate) fn set_dirty(&mut self, id: QueueId, is_dirty: bool) -> bool {
+    /// Notes whether the first in a queue has to be looked at. False if nobody waits there or it was noted already.
+    pub(crate) fn set_ready(&mut self, id: QueueId, is_ready: bool) -> bool {
         let Some(queue) = self.queues.get_mut(&id) else { return false };
-        std::mem::replace(&mut queue.is_dirty, is_dirty) != is_dirty
+        mem::replace(&mut queue.is_ready, is_ready) != is_ready
     }
 
     /// When the passing of time may next let somebody in, in Unix milliseconds.

@@ -25,7 +25,7 @@ pub(crate) struct Queue {
     /// When the first in the queue may be let in by the mere passing of time, in Unix milliseconds.
     pub(super) wake_ms: Option<u64>,
     /// Whether something has changed since the first in the queue was looked at.
-    pub(super) is_dirty: bool,
+    pub(super) is_ready: bool,
 }
 
 impl Queue {
@@ -38,7 +38,7 @@ impl Queue {
             multi_queue: BTreeMap::new(),
             multi_queue_by_token: BTreeSet::new(),
             wake_ms: None,
-            is_dirty: false,
+            is_ready: false,
         }
     }
 

@@ -4,7 +4,7 @@ use super::memory_store::id;
 use super::scene::{READ, Scene, UPGRADE, WRITE};
 use crate::error::LockError;
 use crate::limits::PLACES_OF_TOKEN_MAX;
-use crate::manager::{TimeSlice, Urgency};
+use crate::manager::TimeSlice;
 use crate::time::Timestamp;
 
 fn token(number: usize) -> String {
@@ -47,7 +47,7 @@ fn a_user_may_have_so_many_places_with_a_token() {
         scene.waits("a b", "A", WRITE);
         assert_eq!(scene.is_refused("b", "A", WRITE), LockError::TokenQueueFull(3));
     });
-    assert_eq!(scene.manager.waitlist().callers_len(), 2);
+    assert_eq!(scene.manager.waitlist().users_len(), 2);
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn databases_that_change_again_while_they_are_looked_at_are_looked_at_from_the_s
 struct Room(Timestamp, usize);
 
 impl TimeSlice for Room {
-    fn now_for(&mut self, _: Urgency) -> Option<Timestamp> {
+    fn now(&mut self) -> Option<Timestamp> {
         Some(self.0)
     }
 

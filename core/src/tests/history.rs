@@ -2,19 +2,19 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::memory_store::MemoryStore;
 use super::random::Random;
 use super::scene::{TestClients, channel, one, several};
 use crate::error::LockError;
-use crate::ids::{Caller, ConnectionId, HoldRef, LockId, LockIdRef, RequestId};
+use crate::ids::{ConnectionId, HoldRef, LockId, LockIdRef, RequestId};
 use crate::limits::NUMBER_MAX;
 use crate::lock::{Holder, Lock};
 use crate::manager::LockManager;
 use crate::mode::{Mode, Want};
-use crate::request::{AcquireOutcome, Extension, ReplyTo, Request, WaitPolicy, WhoAsks};
+use crate::request::{AcquireOutcome, Claim, Extension, ReplyTo, Request, Terms, WaitPolicy};
 use crate::time::Timestamp;
 
 /// Whether a history is printed while it is played.
@@ -247,22 +247,20 @@ impl World {
                 let (db, names) = (db_of(&asked.names), words_of(&asked.names));
                 let channel = asked.channel.map(channel);
                 let user = USERS[asked.user].as_bytes();
-                let caller = || Caller { user: Some(user.into()), ..Caller::default() };
-                let asked = Request {
-                    token: bytes(&asked.token),
+                let user = || Some(user.into());
+                let terms = Terms {
                     want: asked.want,
-                    fence: asked.fence,
+                    fence: asked.fence.and_then(NonZeroU64::new),
                     ttl_ms: asked.ttl_ms,
-                    meta: asked.meta.as_deref(),
-                    wait: asked.wait,
                     limit: asked.limit,
                     client: asked.connection.unwrap_or(0),
                     is_ephemeral: asked.connection.is_some(),
-                    reply_to: channel
-                        .as_deref()
-                        .map_or(ReplyTo::Client, |channel| ReplyTo::Channel { channel, tag: &asked.tag }),
-                    caller: WhoAsks::LookUp(&caller),
+                    counts_keys: false,
                 };
+                let claim = Claim { token: bytes(&asked.token), meta: asked.meta.as_deref(), terms };
+                let on_channel = |channel| ReplyTo::Channel { channel, tag: &asked.tag };
+                let reply_to = channel.as_deref().map_or(ReplyTo::Client, on_channel);
+                let asked = Request { claim, wait: asked.wait, reply_to, user: &user };
                 manager.acquire(several(store, now, db, &names), &asked).map(|outcome| match outcome {
                     AcquireOutcome::Granted(fence) => Reply::Granted(fence),
                     AcquireOutcome::Refused => Reply::Refused,

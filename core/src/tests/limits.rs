@@ -1,7 +1,7 @@
 //! Nothing is given, and no deadline is set, that a stored lock could not carry.
 
 use super::memory_store::{MemoryStore, id};
-use super::scene::{TestClients, one, request, several, whole_turn};
+use super::scene::{TestClients, changed, one, request, several, whole_turn};
 use crate::error::LockError;
 use crate::fence::Fences;
 use crate::format::{decode, encode};
@@ -9,7 +9,7 @@ use crate::ids::HoldRef;
 use crate::limits::NUMBER_MAX;
 use crate::manager::LockManager;
 use crate::mode::{Mode, Want};
-use crate::request::{AcquireOutcome, Extension, Request, WaitResult};
+use crate::request::{AcquireOutcome, Extension, WaitResult};
 use crate::time::Timestamp;
 
 #[test]
@@ -36,7 +36,7 @@ fn acquire(
     want: Want,
     ttl_ms: u64,
 ) -> Result<bool, LockError> {
-    let asked = Request { ttl_ms, ..request(token, want) };
+    let asked = changed(request(token, want), |claim| claim.terms.ttl_ms = ttl_ms);
     manager
         .acquire(several(store, now, 0, names), &asked)
         .map(|outcome| matches!(outcome, AcquireOutcome::Granted(_)))
@@ -100,7 +100,7 @@ fn a_waiting_request_that_cannot_be_stored_fails_and_lets_on_those_behind_it() {
     let now = Timestamp::new(1_000_000, 7);
     acquire(&mut manager, &mut store, now, &[b"a", b"b"], b"A", WRITE, 10).unwrap();
     let mut waits = |names: &[&[u8]], token, ttl_ms| {
-        let asked = Request { ttl_ms, ..request(token, WRITE) };
+        let asked = changed(request(token, WRITE), |claim| claim.terms.ttl_ms = ttl_ms);
         match manager.acquire(several(&mut store, now, 0, names), &asked) {
             Ok(AcquireOutcome::Waiting(request)) => request,
             other => panic!("{other:?}"),

@@ -4,7 +4,7 @@
 //! are those of the start of the story or later, in microseconds.
 
 use super::memory_store::{MemoryStore, Record, id};
-use super::scene::{ms, one, request, several};
+use super::scene::{changed, ms, one, request, several};
 use crate::effect::Event;
 use crate::error::LockError;
 use crate::fence::Fences;
@@ -13,6 +13,7 @@ use crate::manager::LockManager;
 use crate::mode::{Mode, Want};
 use crate::request::{AcquireOutcome, Extension, Request, WaitPolicy};
 use crate::time::Timestamp;
+use std::num::NonZeroU64;
 
 /// What is done to the lock, or asked about it.
 #[derive(Clone, Copy, Debug)]
@@ -89,8 +90,8 @@ fn act(manager: &mut LockManager, store: &mut MemoryStore, now_ms: u64, what: Do
     let (now, key) = (ms(now_ms), id("key"));
     let names = [&*key.name];
     let asked = |token: &'static str, want, ttl_ms, meta: Option<&'static str>| {
-        let asked = request(token.as_bytes(), want);
-        Request { ttl_ms, meta: meta.map(str::as_bytes), wait: WaitPolicy::NoWait, ..asked }
+        let asked = Request { wait: WaitPolicy::NoWait, ..request(token.as_bytes(), want) };
+        changed(asked, |claim| (claim.meta, claim.terms.ttl_ms) = (meta.map(str::as_bytes), ttl_ms))
     };
     let only_refresh = |asked| Request { wait: WaitPolicy::OnlyRefresh, ..asked };
     let mut acquire = |asked: Request<'_>| {
@@ -113,7 +114,8 @@ fn act(manager: &mut LockManager, store: &mut MemoryStore, now_ms: u64, what: Do
         RlockXx(token, ttl_ms) => acquire(only_refresh(asked(token, read, ttl_ms, None)))?,
         Upgrade(token, ttl_ms) => acquire(asked(token, Want::Upgrade, ttl_ms, None))?,
         UpgradeFence(token, ttl_ms, fence) => {
-            acquire(Request { fence: Some(fence), ..asked(token, Want::Upgrade, ttl_ms, None) })?
+            let asked = asked(token, Want::Upgrade, ttl_ms, None);
+            acquire(changed(asked, |claim| claim.terms.fence = NonZeroU64::new(fence)))?
         }
         Downgrade(token, ttl_ms) => {
             Fence(manager.downgrade(one(store, now, &key.as_ref()), any(token), ttl_ms)?)

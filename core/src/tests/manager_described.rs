@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 impl LockManager {
     /// Whether holds are to end because their connections have closed: till then a cycle is refused later.
     pub(crate) fn ends_holds(&self) -> bool {
-        self.ephemeral.has_work()
+        self.ephemeral.has_closed()
     }
 
     /// Notes all of it but the stored locks, for the locks of database 0 and these tokens. Two managers of which the same
@@ -24,20 +24,16 @@ impl LockManager {
         names: &[&[u8]],
         note: &mut Note<'_>,
     ) {
-        assert!(self.sent_away.is_none() && self.grace_until_ms.is_none());
-        assert!(self.changed_databases.is_empty() && self.retry_ended_ms.is_none());
-        assert!(self.answers.is_empty() && self.not_served_up_to.is_none());
-        // What is put off all the same after so many rounds is not seen.
-        assert!(self.rounds < super::agenda::AT_LEAST_EVERY);
+        assert!(self.failing.is_empty() && self.grace_until_ms.is_none() && self.answers.is_empty());
+        assert!(!self.tasks.looks_at_all() && self.ephemeral.next_retry_ms().is_none());
         self.waitlist.describe(now.unix_ms(), note);
         let name_of = |queue: QueueId| self.waitlist.lock_of(queue).map(|lock| &*lock.name);
-        for (at, queue) in self.dirty.iter().enumerate() {
+        for (at, queue) in self.tasks.ready.iter().enumerate() {
             note(b'd', None, name_of(*queue), &[at as u64]);
         }
-        for request in &self.revisit {
+        for request in &self.tasks.revisit {
             note(b'v', None, None, &[self.waitlist.rank(*request)]);
         }
-        note(b't', None, None, &[self.turn as u64, self.closed_askers.len() as u64]);
         for (fence, token, name, has_closed, check_ms) in self.ephemeral.describe() {
             let own = store.peek(LockIdRef { db: 0, name }).and_then(|lock| lock.holder(token, 0));
             let is_there = own.is_some_and(|own| own.fence == fence);

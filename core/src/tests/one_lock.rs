@@ -3,11 +3,11 @@
 //! The model below was written from the contract, not from the core: no index, no effects, no order
 //! of slots. Every history is random from a numbered seed; a failure prints the seed and the step.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use super::memory_store::{MemoryStore, id};
 use super::random::{Random, rounds};
-use super::scene::{one, request, several};
+use super::scene::{changed, one, request, several};
 use crate::error::LockError;
 use crate::format::{decode, encode};
 use crate::ids::HoldRef;
@@ -174,8 +174,10 @@ fn step_core(manager: &mut LockManager, store: &mut MemoryStore, now: Timestamp,
         Step::Acquire(Acquire { token, want, ttl_ms, meta, limit, only_refreshes, fence }) => {
             let (ttl_ms, meta, limit, fence) = (*ttl_ms, meta.as_deref(), *limit, *fence);
             let wait = if *only_refreshes { WaitPolicy::OnlyRefresh } else { WaitPolicy::NoWait };
-            let asked = request(token, *want);
-            let asked = Request { ttl_ms, meta, limit, fence, wait, ..asked };
+            let asked = changed(Request { wait, ..request(token, *want) }, |claim| {
+                (claim.meta, claim.terms.ttl_ms, claim.terms.limit) = (meta, ttl_ms, limit);
+                claim.terms.fence = fence.and_then(NonZeroU64::new);
+            });
             manager.acquire(several(store, now, 0, &names), &asked).map(|outcome| match outcome {
                 AcquireOutcome::Granted(fence) => Reply::Fence(fence),
                 AcquireOutcome::Refused => Reply::Refused,

@@ -11,7 +11,7 @@ use super::history::{BASE_MS, Habits, KnownHold, Op, Telling, World, id_of, with
 use super::memory_store::MemoryStore;
 use super::naive_server::Hold;
 use super::random::{Random, rounds};
-use super::scene::{TestClients, bound, ms, one, request, several, whole_turn};
+use super::scene::{TestClients, bound, changed, ms, one, request, several, whole_turn};
 use super::side_by_side::{SideBySide, Tally};
 use crate::error::LockError;
 use crate::ids::{HoldRef, RequestId};
@@ -147,14 +147,14 @@ fn a_crowd_leaves_no_memory_behind() {
         ("left", |manager, _, all| all.iter().for_each(|request| assert!(manager.abandon(*request)))),
         ("timed out", |_, _, _| ()),
         ("sent away", |manager, _, _| {
-            drop(manager.send_all_away(LockError::NotPrimary));
+            drop(manager.fail_waiters(LockError::NotPrimary));
             manager.end_waits(&mut whole_turn(ms(1_000)));
         }),
         ("granted, and ended by deadlines", |manager, store, _| {
             assert_eq!(manager.release(one(store, ms(1_000), &id_of(0)), HoldRef::of(b"first"), None), Ok(1));
             manager.serve_queues(store, &mut TestClients::default(), &mut whole_turn(ms(1_000)));
             let names: [&[u8]; 1] = [id_of(0).name];
-            let last = Request { ttl_ms: 1, ..request(b"last", Want::Hold(Mode::Write)) };
+            let last = changed(request(b"last", Want::Hold(Mode::Write)), |claim| claim.terms.ttl_ms = 1);
             manager.acquire(several(store, ms(2_000), 0, &names), &last).unwrap();
             for late in 0..1_100 {
                 let own = late.to_string();

@@ -146,7 +146,7 @@ fn everybody_is_sent_away_when_this_server_no_longer_decides() {
     scene.waits("a b", "C", WRITE);
     scene.manager.key_changed(id("a").as_ref());
     let records = scene.store.records.len();
-    drop(scene.manager.send_all_away(LockError::NotPrimary));
+    drop(scene.manager.fail_waiters(LockError::NotPrimary));
     assert!(scene.manager.has_work());
     let now = ms(scene.now_ms);
     scene.manager.end_waits(&mut whole_turn(now));

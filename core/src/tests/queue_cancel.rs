@@ -129,7 +129,7 @@ fn nothing_is_remembered_of_those_who_have_gone() {
     requests.into_iter().for_each(|request| assert!(scene.abandons(request)));
     assert!(scene.manager.waitlist().is_empty() && !scene.manager.has_work() && !scene.manager.has_answers());
     assert_eq!(scene.manager.waitlist().len_at(id("a").as_ref()), 0);
-    assert_eq!(scene.manager.waitlist().callers_len(), 0);
+    assert_eq!(scene.manager.waitlist().users_len(), 0);
     assert_eq!(scene.due_in(), None);
 }
 

@@ -5,18 +5,20 @@
 //! turn of its own, at whose end the queues are served, but for those in [`Scene::in_one_turn`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::slice;
 
 use super::memory_store::{MemoryStore, id};
 use crate::clients::{Clients, NotGranted};
 use crate::error::LockError;
-use crate::ids::{Caller, HoldRef, LockId, LockIdRef, RequestId};
+use crate::ids::{HoldRef, LockId, LockIdRef, RequestId};
 use crate::lock::Holder;
 use crate::manager::{LockManager, Operation};
 use crate::mode::{Mode, Want};
 use crate::queue::Waiter;
-use crate::request::{AcquireOutcome, Answer, Extension, ReplyTo, Request, WaitPolicy, WaitResult, WhoAsks};
+use crate::request::{
+    AcquireOutcome, Answer, Claim, Extension, ReplyTo, Request, Terms, WaitPolicy, WaitResult,
+};
 use crate::time::Timestamp;
 
 pub(super) const START_MS: u64 = 1_000;
@@ -27,9 +29,6 @@ const MONOTONIC_AHEAD_MS: u64 = 10_000_000;
 pub(super) const WRITE: Want = Want::Hold(Mode::Write);
 pub(super) const READ: Want = Want::Hold(Mode::Read);
 pub(super) const UPGRADE: Want = Want::Upgrade;
-
-/// A caller of no name.
-pub(super) const NOBODY: WhoAsks<'static> = WhoAsks::LookUp(&Caller::default);
 
 /// A moment that is so many milliseconds after the start of both clocks.
 pub(super) fn ms(ms: u64) -> Timestamp {
@@ -43,7 +42,13 @@ pub(super) fn whole_turn(now: Timestamp) -> impl FnMut() -> Option<Timestamp> {
 
 /// For this connection: what it takes ends with it.
 pub(super) fn bound(request: Request<'_>, client: u64) -> Request<'_> {
-    Request { client, is_ephemeral: true, ..request }
+    changed(request, |claim| (claim.terms.client, claim.terms.is_ephemeral) = (client, true))
+}
+
+/// The same with another claim.
+pub(super) fn changed<'a>(mut request: Request<'a>, change: impl FnOnce(&mut Claim<'a>)) -> Request<'a> {
+    change(&mut request.claim);
+    request
 }
 
 /// What the core is told of those who wait.
@@ -58,7 +63,7 @@ pub(super) struct TestClients {
 impl Clients for TestClients {
     fn may_be_granted(&mut self, waiter: &Waiter, _: &[&[u8]]) -> Result<(), NotGranted> {
         if waiter.channel.as_ref().is_some_and(|channel| self.deaf.contains(&**channel)) {
-            Err(NotGranted::Unheard)
+            Err(NotGranted::NoSubscriber)
         } else if self.denied.contains(&*waiter.token) {
             Err(NotGranted::Failed(LockError::NoPermission))
         } else {
@@ -92,20 +97,10 @@ pub(super) fn several<'a>(
 
 /// A request to write or read that waits without limit.
 pub(super) fn request(token: &[u8], want: Want) -> Request<'_> {
-    let (ttl_ms, wait) = (TTL_MS, WaitPolicy::Forever);
-    Request {
-        token,
-        want,
-        fence: None,
-        ttl_ms,
-        meta: None,
-        wait,
-        limit: None,
-        client: 0,
-        is_ephemeral: false,
-        reply_to: ReplyTo::Client,
-        caller: NOBODY,
-    }
+    let (ttl_ms, fence, limit) = (TTL_MS, None, None);
+    let terms = Terms { want, fence, ttl_ms, limit, client: 0, is_ephemeral: false, counts_keys: false };
+    let claim = Claim { token, meta: None, terms };
+    Request { claim, wait: WaitPolicy::Forever, reply_to: ReplyTo::Client, user: &|| None }
 }
 
 pub(super) struct Scene {
@@ -226,15 +221,14 @@ impl Scene {
         let names: Vec<&[u8]> = names.split(' ').map(str::as_bytes).collect();
         let (meta, limit) = (self.meta.map(str::as_bytes), self.limit.and_then(NonZeroU32::new));
         let (client, is_ephemeral) = (self.connection.unwrap_or(0), self.connection.is_some());
-        let asked = request(token.as_bytes(), want);
         let channel = self.channel.map(channel);
         let on_channel = |channel| ReplyTo::Channel { channel, tag: token.as_bytes() };
         let reply_to = channel.as_deref().map_or(ReplyTo::Client, on_channel);
-        let (fence, user) = (self.fence, self.user.as_bytes());
-        let caller = || Caller { user: Some(user.into()), ..Caller::default() };
-        let caller = WhoAsks::LookUp(&caller);
-        let asked =
-            Request { fence, ttl_ms, wait, meta, limit, client, is_ephemeral, reply_to, caller, ..asked };
+        let (fence, user) = (self.fence.and_then(NonZeroU64::new), self.user.as_bytes());
+        let user = || Some(user.into());
+        let terms = Terms { want, fence, ttl_ms, limit, client, is_ephemeral, counts_keys: false };
+        let claim = Claim { token: token.as_bytes(), meta, terms };
+        let asked = Request { claim, wait, reply_to, user: &user };
         let now = self.now();
         let outcome = self.manager.acquire(several(&mut self.store, now, 0, &names), &asked);
         if let Ok(AcquireOutcome::Waiting(request)) = outcome {

@@ -258,7 +258,8 @@ impl SideBySide {
             self.model.sync(world, number);
             let queue = self.model.queue_at(number);
             let waiters = world.manager.waitlist().at(id_of(number));
-            let waiters: Vec<_> = waiters.map(|waiter| (token_number(&waiter.token), waiter.want)).collect();
+            let waiters: Vec<_> =
+                waiters.map(|waiter| (token_number(&waiter.token), waiter.terms.want)).collect();
             let expected: Vec<_> =
                 queue.iter().map(|request| (request.asked.token, request.asked.want)).collect();
             assert_eq!(waiters, expected, "name {number}");

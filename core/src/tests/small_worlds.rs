@@ -452,12 +452,12 @@ pub(super) fn describe(both: &mut SideBySide, names: usize, note: &mut crate::qu
     for (rank, request) in model.waiting.iter().enumerate() {
         let Some(waiter) = waitlist.get(request.id) else { continue };
         let asked = &request.asked;
-        let want = match waiter.want {
+        let want = match waiter.terms.want {
             Want::Hold(Mode::Read) => 0,
             Want::Hold(Mode::Write) => 1,
             Want::Upgrade => 2,
         };
-        let fence = waiter.fence.map_or(0, |fence| {
+        let fence = waiter.terms.fence.map_or(0, |fence| {
             let hold = HoldRef { token: &waiter.token, fence: Some(fence.get()) };
             let own = world.lock(asked.names[0]).and_then(|lock| lock.holder(&waiter.token, 0));
             1 + u64::from(own.is_some_and(|own| hold.means(own.fence)))
@@ -465,11 +465,11 @@ pub(super) fn describe(both: &mut SideBySide, names: usize, note: &mut crate::qu
         let left_ms = waiter.gives_up_ms.map_or(u64::MAX, |at_ms| at_ms.saturating_sub(now.monotonic_ms()));
         let channel = asked.channel.map_or(0, |channel| {
             let is_deaf = model.deaf.contains(&channel);
-            1 + 2 * u64::from(is_deaf) + 4 * u64::from(waitlist.is_heard(waiter))
+            1 + 2 * u64::from(is_deaf) + 4 * u64::from(waitlist.leaves(request.id, waiter).is_none())
         });
         let has_closed = asked.connection.map_or(0, |own| 1 + u64::from(model.closed.contains(&own)));
-        let limit = waiter.limit.map_or(0, |limit| u64::from(limit.get()));
-        let facts = [rank as u64, want, fence, left_ms, channel, has_closed, limit, waiter.ttl_ms];
+        let limit = waiter.terms.limit.map_or(0, |limit| u64::from(limit.get()));
+        let facts = [rank as u64, want, fence, left_ms, channel, has_closed, limit, waiter.terms.ttl_ms];
         note(b'a', Some(&waiter.token), None, &facts);
     }
 }

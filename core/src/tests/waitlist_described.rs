@@ -16,7 +16,7 @@ impl Waitlist {
         for (nth, queue) in self.queues.values().enumerate() {
             let name = Some(&*queue.lock.name);
             let wake_ms = queue.wake_ms.map_or(0, |at_ms| 1 + at_ms.saturating_sub(now_unix_ms));
-            note(b'q', None, name, &[nth as u64, u64::from(queue.is_dirty), wake_ms]);
+            note(b'q', None, name, &[nth as u64, u64::from(queue.is_ready), wake_ms]);
             for request in queue.iter() {
                 note(b'r', Some(&self.waiters[&request].token), name, &[self.rank(request)]);
             }

@@ -43,25 +43,24 @@ impl Waitlist {
             self.queues.iter().map(|(id, queue)| (queue.lock.db, (queue.iter().min().unwrap(), *id)));
         assert_eq!(longest, oldest.collect());
         assert!(self.longest.values().all(|of_db| !of_db.is_empty()));
-        let callers: BTreeSet<_> = self.waiters.values().map(|waiter| waiter.caller.clone()).collect();
-        assert_eq!(callers, self.callers);
         let mut places_of = BTreeMap::new();
         for waiter in self.waiters.values() {
-            *places_of.entry(waiter.caller.user.clone()).or_insert(0) += waiter.queues.len();
+            *places_of.entry(waiter.user.clone()).or_insert(0) += waiter.queues.len();
         }
         assert_eq!((places_of.values().sum::<usize>(), &places_of), (self.places, &self.places_of));
-        let heard = |waiter: &Waiter| waiter.channel.is_some() && self.is_heard(waiter);
-        let on_channels: BTreeSet<_> =
-            self.waiters.iter().filter(|(_, waiter)| heard(waiter)).map(|(id, _)| *id).collect();
-        assert_eq!(on_channels, self.channels.values().flatten().copied().collect());
-        assert!(self.channels.values().all(|requests| !requests.is_empty()));
-        let unheard: BTreeSet<_> =
-            self.waiters.iter().filter(|(_, waiter)| !self.is_heard(waiter)).map(|(id, _)| *id).collect();
-        assert!(unheard.is_subset(&self.unheard.iter().flatten().copied().collect()));
-        assert!(self.unheard.iter().all(|requests| !requests.is_empty()));
-        let is_bound = |waiter: &Waiter| waiter.channel.is_some() && waiter.is_ephemeral;
-        let bound = self.waiters.iter().filter(|(_, waiter)| is_bound(waiter));
-        assert_eq!(self.bound, bound.map(|(id, waiter)| (waiter.client, *id)).collect());
+        for (channel, requests) in &self.channels {
+            assert!(!requests.is_empty());
+            assert!(requests.iter().all(|id| self.waiters[id].channel.as_ref() == Some(channel)));
+        }
+        for (connection, requests) in &self.bound {
+            assert!(!requests.is_empty());
+            let terms = requests.iter().map(|id| self.waiters[id].terms);
+            assert!(terms.into_iter().all(|terms| terms.is_ephemeral && terms.client == *connection));
+        }
+        assert!(self.leaving.iter().all(|requests| !requests.is_empty()));
+        let leaving: BTreeSet<_> = self.leaving.iter().flatten().copied().collect();
+        let mut leave = self.waiters.iter().filter(|(id, waiter)| self.leaves(**id, waiter).is_some());
+        assert!(leave.all(|(id, _)| leaving.contains(id)));
         let wakes: BTreeSet<_> =
             self.queues.iter().filter_map(|(id, queue)| queue.wake_ms.map(|at_ms| (at_ms, *id))).collect();
         assert_eq!(wakes, self.wakes);

@@ -1,0 +1,54 @@
+"""A meter of the machine: a test that fails says so if the machine stood still meanwhile. It fails all the same."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+LONG_S = 0.5
+_LOOK_EVERY_S = 0.05
+_KEPT = 100
+
+
+class Stalls:
+    """Looks at the clock twenty times a second. What comes later than it should was kept waiting by the machine."""
+
+    def __init__(self) -> None:
+        # When each ended, on the monotonic clock, and how long it was, in seconds.
+        self._found: list[tuple[float, float]] = []
+        threading.Thread(target=self._run, name="stalls", daemon=True).start()
+
+    def _run(self) -> None:
+        before = time.monotonic()
+        while True:
+            time.sleep(_LOOK_EVERY_S)
+            now = time.monotonic()
+            if now - before > LONG_S:
+                self._found = [*self._found[-_KEPT:], (now, now - before)]
+            before = now
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Iterator[pytest.TestReport]:
+        report = yield
+        if report.failed:
+            # The phases before count: a server may have been started in them.
+            began = time.monotonic() - (time.time() - item.stash.setdefault(_BEGAN, call.start))
+            stalls = [f"{length:.1f} s" for end, length in self._found if end > began]
+            text = f"for {', '.join(stalls)}" if stalls else "never"
+            report.sections.append(("the machine", f"stood still for more than {LONG_S} s: {text}"))
+        else:
+            item.stash.setdefault(_BEGAN, call.start)
+        return report
+
+
+_BEGAN = pytest.StashKey[float]()
+
+
+def watch(config: pytest.Config) -> None:
+    """Has failed tests of this run say whether the machine stood still."""
+    config.pluginmanager.register(Stalls(), "stalls")
