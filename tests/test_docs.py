@@ -241,6 +241,12 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in {_anchor(heading) for heading in sections(file)}, f"{target}: no such heading"
 
 
+def test_the_index_has_every_page() -> None:
+    linked = set(LINK.findall((DOCS / "README.md").read_text()))
+    assert {path.name for path in DOCS.glob("*.md")} - {"README.md"} <= linked
+    assert {f"commands/{path.name}" for path in COMMAND_PAGES} <= linked
+
+
 def _anchor(heading: str) -> str:
     return re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-")
 
