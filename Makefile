@@ -97,7 +97,7 @@ explore-faults: deps ## Plant the faults that make explore finds, in a copy, and
 faults: deps ## Plant each fault of tests/faults in a copy (40 min); fail when no test notices it
 	@scripts/faults
 
-bench: module ## Measure on each of SERVERS and write docs/benchmarks.md; fail when a limit is passed
+bench: module ## Measure on each of SERVERS and write docs/benchmarks.md and its tables; fail when a limit is passed
 	@scripts/bench
 
 bench-quick: module ## Count instructions (2 min); fail when a case takes more than bench/instructions.json says

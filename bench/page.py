@@ -1,6 +1,7 @@
-"""Writes docs/benchmarks.md and its charts from the figures that the benchmarks have kept in target/bench.
+"""Writes docs/benchmarks.md, its charts and docs/benchmarks/tables.md from the figures kept in target/bench.
 
-Tables of different servers stand beside each other. A chart shows the first figure of a table.
+The page has the results, the other file all tables. Tables of different servers stand beside each other.
+A chart shows the first figure of a table.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from common import KEPT
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/benchmarks.md"
 CHARTS = PAGE.with_suffix("")
+TABLES = CHARTS / "tables.md"
 CHARTED = ("pairs", "hand-off-64", "hand-off-2000")
 PROGRAMS = {
     "instructions": (
@@ -39,6 +41,41 @@ PROGRAMS = {
         "times of the process that does the work.",
     ),
 }
+CPU = "server CPU, "
+# What the page quotes of the figures with a limit, by their table and what was measured.
+RESULTS = {
+    ("a fresh key taken and released", CPU + "LOCK, UNLOCK / SET NX PX, EVALSHA"): (
+        "take and release a free lock, beside `SET NX PX` and a script that compares and deletes"
+    ),
+    ("a fresh key taken and released", CPU + "LOCK, UNLOCK / SET NX PX, DEL"): (
+        "the same, beside `SET NX PX` and `DEL` without a comparison"
+    ),
+    ("a fresh key taken and released, append-only file", CPU + "LOCK, UNLOCK / SET NX PX, EVALSHA"): (
+        "take and release a free lock, beside the script, with an append-only file"
+    ),
+    ("a read lock taken and released", CPU + "RLOCK, RUNLOCK / read lock in Lua"): (
+        "take and release a read lock, beside a script"
+    ),
+    ("10 keys taken and released", CPU + "MLOCK, MUNLOCK of 10 keys / 10 keys in Lua"): (
+        "take and release ten keys at once, beside a script"
+    ),
+    (
+        "a hand-off, 8 locks at once, 64 contenders",
+        CPU + "hand-off, NOTIFY, 64 on 8 locks / hand-off, BLPOP, LPUSH, 64 on 8 locks",
+    ): "hand a lock to the next of 64 clients, beside a list with `BLPOP`, 8 locks at once",
+    ("a hand-off between blocked clients", "p50, 10,000 waiting / 1 waiting"): (
+        "the time of a hand-off with 10,000 waiting, beside 1 waiting"
+    ),
+    ("a hand-off by NOTIFY", CPU + "1,000,000 waiting / 10 waiting"): (
+        "a hand-off with 1,000,000 waiting by NOTIFY, beside 10 waiting"
+    ),
+    ("1,000,000 locks beside as many strings", "bytes of memory, held"): (
+        "memory of a million locks, beside as many strings with a ttl"
+    ),
+    ("1,000,000 locks beside as many strings", "CPU time, load"): (
+        "load a snapshot of a million locks, beside as many strings"
+    ),
+}
 COLOURS = ("#4878a8", "#d08a3c", "#6a9f58")
 BAR, LABEL, WIDTH = 14, 260, 720
 
@@ -57,6 +94,10 @@ def machine() -> str:
 
 def said_by(*words: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split("\n")[0]
+
+
+def paragraph(text: str) -> list[str]:
+    return [*textwrap.wrap(text, 120, break_on_hyphens=False), ""]
 
 
 def markdown(rows: list[list[str]]) -> list[str]:
@@ -128,20 +169,24 @@ def command(program: str, only: str = "") -> str:
 
 def section(program: str, kept: Kept) -> list[str]:
     title, intro = PROGRAMS[program]
-    lines = [f"## {title}", "", *textwrap.wrap(intro, 120), ""]
+    lines = [f"## {title}", "", *paragraph(intro)]
     for table in tables(kept):
         what = table["what"][0].upper() + table["what"][1:]
         lines += [f"### {what}" if table["only"] else f"{what}.", "", command(program, table["only"]), ""]
         if table["only"] in CHARTED and not table["what"].startswith("system calls"):
             file = CHARTS / f"{program}-{table['only']}.svg"
             file.write_text(chart(what, table["servers"]))
-            lines += [f"![{what}]({CHARTS.name}/{file.name})", ""]
+            lines += [f"![{what}]({file.name})", ""]
         lines += markdown(beside(table["servers"]))
     return lines
 
 
-def limits(kept: dict[str, Kept]) -> list[str]:
-    rows: dict[tuple[str, str, str, str], dict[str, str]] = {}
+Bounds = dict[tuple[str, str, str, str], dict[str, str]]
+
+
+def bounds(kept: dict[str, Kept]) -> tuple[list[str], Bounds]:
+    """The servers, and by program, table, what was measured and limit its value on each of them."""
+    rows: Bounds = {}
     servers: list[str] = []
     for program, of_program in kept.items():
         for server, figures in of_program.items():
@@ -149,6 +194,10 @@ def limits(kept: dict[str, Kept]) -> list[str]:
             for limit in figures["limits"]:
                 at = program, limit["table"], limit["what"], limit["bound"]
                 rows.setdefault(at, {})[server] = limit["value"] if limit["kept"] else f"**{limit['value']}**"
+    return servers, rows
+
+
+def limits(servers: list[str], rows: Bounds) -> list[str]:
     return [
         "## Limits",
         "",
@@ -166,6 +215,44 @@ def limits(kept: dict[str, Kept]) -> list[str]:
     ]
 
 
+def results(servers: list[str], rows: Bounds, about: list[list[str]]) -> list[str]:
+    """The page. In bold what does not keep its limit; instructions are on the page of the tables only."""
+    quoted = [
+        [RESULTS[table, what], *(values.get(server, "") for server in servers)]
+        for (program, table, what, _), values in rows.items()
+        if program != "instructions" and (table, what) in RESULTS
+    ]
+    return [
+        "# Benchmarks",
+        "",
+        *paragraph(
+            "For those who ask what SLOCK costs. Written by `make bench`, which fails when a limit is "
+            "passed. Only ratios mean anything on another machine. [All tables](benchmarks/tables.md) have"
+            " the command that repeats each; [bench](../bench/README.md) says how to read them."
+        ),
+        *markdown([["", ""], *about]),
+        "## Ratios",
+        "",
+        *paragraph(
+            "The CPU time of the server for SLOCK, divided by that for the other way, unless a row says "
+            "otherwise. Below 1, SLOCK costs less. In bold: the project's own limit is not kept."
+        ),
+        *markdown([["what", *servers], *quoted]),
+        "![A fresh key taken and released](benchmarks/compare-pairs.svg)",
+        "",
+        "![A hand-off, one lock, 64 contenders](benchmarks/compare-hand-off-64.svg)",
+        "",
+        "## Turns",
+        "",
+        *paragraph(
+            "48 clients want one lock, hold it for 10 ms and want it again, for 10 seconds "
+            "(`bench/turns.py`, Redis 7.0.15). Each client of SLOCK had the lock 19 or 20 times. Of "
+            "clients that polled with `SET NX PX` each 100 ms, the unluckiest never had it, and the "
+            "luckiest 141 times."
+        ),
+    ]
+
+
 def main() -> int:
     kept: dict[str, Kept] = {}
     files = sorted(KEPT.glob("*.json"))
@@ -178,32 +265,34 @@ def main() -> int:
     CHARTS.mkdir(exist_ok=True)
     ordered = {program: kept.pop(program) for program in PROGRAMS} | kept
     date = datetime.date.fromtimestamp(max(file.stat().st_mtime for file in files))
+    about = [
+        ["date", str(date)],
+        ["commit", said_by("git", "rev-parse", "--short", "HEAD")],
+        ["servers", ", ".join(kept_server for kept_server in ordered["compare"])],
+        ["machine", machine()],
+        ["built and counted by", f"{said_by('rustc', '--version')}; {said_by('valgrind', '--version')}"],
+    ]
+    servers, rows = bounds(ordered)
     lines = [
-        "# Benchmarks",
+        "# All tables",
         "",
-        "Written by `make bench`, which fails when a limit is passed. Only ratios mean anything on another",
-        "machine. The command beside a table repeats it, with `SERVER=path` on another server;",
-        "[bench](../bench/README.md) says how to read it.",
-        "",
-        *markdown(
-            [
-                ["", ""],
-                ["date", str(date)],
-                ["commit", said_by("git", "rev-parse", "--short", "HEAD")],
-                ["servers", ", ".join(kept_server for kept_server in ordered["compare"])],
-                ["machine", machine()],
-                [
-                    "built and counted by",
-                    f"{said_by('rustc', '--version')}; {said_by('valgrind', '--version')}",
-                ],
-            ]
+        *paragraph(
+            "For maintainers. Written by `make bench`; [benchmarks](../benchmarks.md) has the results. The"
+            " command beside a table repeats it, with `SERVER=path` on another server; "
+            "[bench](../../bench/README.md) says how to read it."
         ),
+        *markdown([["", ""], *about]),
     ]
     for program in PROGRAMS:
         lines += section(program, ordered[program])
-    lines += limits(ordered)
-    PAGE.write_text("\n".join(lines).rstrip("\n") + "\n")
+    lines += limits(servers, rows)
+    write(TABLES, lines)
+    write(PAGE, results(servers, rows, about))
     return 0
+
+
+def write(path: Path, lines: list[str]) -> None:
+    path.write_text("\n".join(lines).rstrip("\n") + "\n")
 
 
 if __name__ == "__main__":

@@ -9,18 +9,22 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness import RawConnection, Server
+from harness import MakeServer, RawConnection, Server, wait_until
 from harness.acl_lines import add_user, allowed, example_lines, given, page_lines
-from harness.commands import commands
+from harness.cli import Cli
+from harness.commands import as_text, commands
+from harness.docs import DOCS
 from harness.notify import Listener
 from harness.waiting import HOUR
 
-USERS = ["raw", "notify", "library"]
+USERS = ["raw", "notify", "library"]  # which take locks
+OTHERS = ["operator", "exporter", "replica", "sentinel"]
 KEY, OTHER = "lock:1", "secret:1"
 
 Login = Callable[[str], RawConnection]
 
 each_user = pytest.mark.parametrize("name", USERS)
+each_line = pytest.mark.parametrize("name", USERS + OTHERS)
 
 
 @pytest.fixture
@@ -32,7 +36,7 @@ def login(server: Server, raw: RawConnection) -> Iterator[Login]:
         return connection
 
     yield login
-    for name in USERS:
+    for name in USERS + OTHERS:
         raw.call("ACL", "DELUSER", name)
 
 
@@ -42,11 +46,11 @@ def _is_refused(connection: RawConnection, *words: object) -> bool:
 
 
 def test_the_page_and_the_example_have_the_same_lines() -> None:
-    assert list(example_lines()) == USERS
+    assert list(example_lines()) == USERS + OTHERS
     assert page_lines() == example_lines()
 
 
-@each_user
+@each_line
 def test_a_user_may_run_what_its_line_names_and_nothing_else(
     login: Login, raw: RawConnection, name: str
 ) -> None:
@@ -96,3 +100,39 @@ def test_who_may_listen_has_channels_of_both_forms_and_no_others(
     others = Listener(server)
     assert _is_refused(app, *request, others.channel, "tag")
     assert _is_refused(app, "SSUBSCRIBE", others.channel)
+
+
+@pytest.mark.parametrize("command", ["ls", "info", "queues", "old", "break", "doctor"])
+def test_the_operator_may_do_all_that_slock_does(
+    server: Server, login: Login, raw: RawConnection, command: str
+) -> None:
+    login("operator")
+    raw.ok("ACL", "LOG", "RESET")
+    raw.ok("SLOCK.LOCK", KEY, "web-1", HOUR)
+    words = {"info": [KEY], "break": [KEY, "--yes"], "old": ["--held-for", "1ms"]}.get(command, [])
+    done = Cli(f"redis://operator:secret@127.0.0.1:{server.port}")(command, *words)
+    assert KEY in done.stdout + done.stderr or command in ("queues", "doctor"), done
+    # The doctor tries out by ACL DRYRUN what a library needs, which leaves entries in the log.
+    denied = [entry for entry in as_text(raw.ok("ACL", "LOG")) if command != "doctor"]
+    assert not denied and "refuses" not in done.stderr and "not checked" not in done.stdout, done
+    assert (raw.ok("SLOCK.INFO", KEY) is None) == (command == "break")
+    raw.call("DEL", KEY)
+
+
+def test_the_exporter_may_run_its_script(login: Login, raw: RawConnection) -> None:
+    app = login("exporter")
+    values = as_text(app.ok("EVAL", (DOCS / "redis_exporter.lua").read_text(), 0))
+    assert "slock_waiters" in values and app.ok("INFO") and app.ok("CONFIG", "GET", "*")
+    assert "can't run this command" in app.error("EVAL", "return redis.call('SLOCK.LOCK', 'k', 't', 1000)", 0)
+
+
+def test_a_replica_follows_as_the_user_for_replicas(make_server: MakeServer) -> None:
+    primary = make_server(name="primary")
+    add_user(primary.raw(), "replica")
+    fence = primary.raw().ok("SLOCK.LOCK", KEY, "a", HOUR)
+    where = {"replicaof": f"127.0.0.1 {primary.port}", "masterauth": "secret"}
+    replica = make_server(name="replica", masteruser="replica", **where)
+    wait_until(lambda: replica.client().info("replication")["master_link_status"] == "up", 20)
+    assert replica.raw().ok("SLOCK.CHECK", KEY, fence) == 1
+    stranger = make_server(name="stranger", masteruser="nobody", **where)
+    wait_until(lambda: "WRONGPASS" in stranger.log(), 20, "the primary to refuse it")

@@ -10,7 +10,7 @@ import pytest
 
 from harness import MakeServer, RespError, Server
 from harness.commands import INTERNAL, NAMES, as_text
-from harness.docs import DOCS, Block, Session, arity, blocks, pages, sections, syntax, table
+from harness.docs import DOCS, Block, Session, arity, blocks, linked_pages, pages, sections, syntax, table
 from harness.settings import REPOSITORY
 
 COMMAND_PAGES = sorted((DOCS / "commands").glob("*.md"))
@@ -132,7 +132,7 @@ def test_the_settings_have_the_defaults_and_bounds_that_are_told(own_server: Ser
 def test_every_metric_is_described(server: Server) -> None:
     lines = server.raw().ok("INFO", "slock").decode().split("\r\n")
     fields = {line.split(":")[0] for line in lines if ":" in line}
-    described = {row[0].strip("`") for row in table(sections(DOCS / "operating.md")["Metrics"])}
+    described = {row[0].strip("`") for row in table(sections(DOCS / "monitoring.md")["Metrics"])}
     assert {field.removeprefix("slock_") for field in fields} == {
         field.removeprefix("slock_") for field in described
     }
@@ -140,7 +140,7 @@ def test_every_metric_is_described(server: Server) -> None:
 
 def test_every_event_is_described() -> None:
     source = (REPOSITORY / "src/keyspace.rs").read_text()
-    described = {row[0].strip("`") for row in table(sections(DOCS / "operating.md")["Keyspace events"])}
+    described = {row[0].strip("`") for row in table(sections(DOCS / "monitoring.md")["Keyspace events"])}
     assert described == set(re.findall(r'c"(slock\.[a-z]+)"', source))
 
 
@@ -153,6 +153,48 @@ def test_every_error_code_is_listed() -> None:
     assert {"DEADLOCK", "TRYAGAIN", "READONLY"} <= codes
     listed = "".join(row[0] for row in table(sections(DOCS / "errors.md")["Errors"]))
     assert codes - {"SLOCK"} <= set(re.findall(r"`([A-Z]+)`", listed))
+
+
+# What only the server or the system says, and no source of this repository.
+_TEXTS_OF_THE_SERVER = {
+    "Operation against a key holding the wrong kind of value",
+    "no permissions",
+    "failed to load: It does not have execute permissions",
+    "Skip register defrag callbacks",
+    "Truncating the AOF",
+    "Unknown btype",
+}
+
+
+def test_the_texts_of_troubleshooting_are_those_that_users_see() -> None:
+    """Their first words, in the module, in the program `slock`, or in each of the client libraries."""
+    shown = {
+        " ".join(part.strip(" ,.").split()[:4])
+        for name, text in sections(DOCS / "troubleshooting.md").items()
+        if not name.startswith("Symptoms")
+        for row in table(text)
+        for cell in re.findall(r"`([^`]+)`", row[0])
+        for part in cell.split("…")
+        if len(part.strip(" ,.")) > 8 and " " in part.strip()
+    }
+    server = _sources("src", "core/src", "cli/src")
+    known = {" ".join(text.split()[:4]) for text in _TEXTS_OF_THE_SERVER}
+    libraries = [
+        _sources(f"clients/{name}") for name in ("python/src", "go", "rust/src", "node/src", "java/core")
+    ]
+    for text in {text.removesuffix(",") for text in shown - known}:
+        assert text in server or all(text in library for library in libraries), text
+    assert len(shown) > 20 and shown > known
+
+
+def _sources(*folders: str) -> str:
+    """The text of the sources, with what is a string over several lines in one piece."""
+    endings = (".rs", ".py", ".go", ".ts", ".java")
+    files = [
+        path for folder in folders for path in (REPOSITORY / folder).rglob("*") if path.suffix in endings
+    ]
+    text = "\n".join(path.read_text() for path in files if "node_modules" not in path.parts)
+    return re.sub(r'"\s*\+?\n?\s*\+?\s*f?"', "", re.sub(r"\\\n\s*", "", text))
 
 
 def test_the_dashboard_and_the_alerts_name_what_the_script_for_the_exporter_gives(server: Server) -> None:
@@ -177,7 +219,17 @@ def test_the_dashboard_and_the_alerts_name_what_the_script_for_the_exporter_give
 # --- the pages among themselves
 
 
-@pytest.mark.parametrize("page", pages(), ids=_name)
+def test_the_pages_are_no_longer_than_contributing_allows() -> None:
+    parts = sections(REPOSITORY / "CONTRIBUTING.md")["Pages, and how they are tested"]
+    limits = [(re.findall(r"`([^`]+\.md)`", cells[0]), cells[0], cells[1]) for cells in table(parts)]
+    limits = [row for row in limits if row[0] and row[2].isdigit()]
+    assert len(limits) >= 13
+    for names, text, most in limits:
+        words = [len((REPOSITORY / name).read_text().split()) for name in names]
+        assert (sum(words) if " with " in text else max(words)) <= int(most), (text, words)
+
+
+@pytest.mark.parametrize("page", linked_pages(), ids=_name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" in target:
@@ -187,6 +239,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert file.exists(), f"{target} leads nowhere"
         if anchor:
             assert anchor in {_anchor(heading) for heading in sections(file)}, f"{target}: no such heading"
+
+
+def test_the_index_has_every_page() -> None:
+    linked = set(LINK.findall((DOCS / "README.md").read_text()))
+    assert {path.name for path in DOCS.glob("*.md")} - {"README.md"} <= linked
+    assert {f"commands/{path.name}" for path in COMMAND_PAGES} <= linked
 
 
 def _anchor(heading: str) -> str:

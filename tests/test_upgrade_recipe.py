@@ -1,11 +1,13 @@
-"""The recipe for an upgrade in docs/operating.md, followed as written; and what a lone replica answers."""
+"""The recipes of docs/operating.md: an upgrade, and the end of the module; what a lone replica replies."""
 
 from __future__ import annotations
 
 import re
 
+import pytest
+
 from conftest import Pair
-from harness import Locks, Server, wait_until
+from harness import Locks, MakeServer, Server, ServerError, wait_until
 from harness.docs import DOCS, sections, table
 from harness.waiting import HOUR
 
@@ -64,3 +66,29 @@ def test_a_replica_that_has_lost_its_primary_says_so_and_can_be_promoted(primary
     replica.client().execute_command("REPLICAOF", "NO", "ONE")
     _wait_for(replica, "`role:master`")
     assert Locks(replica.client()).check("k", fence) == 1
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_the_module_can_be_removed_by_the_recipe(make_server: MakeServer, log: bool) -> None:
+    server = make_server(appendonly=log, save="3600 1")
+    locks = Locks(server.client())
+    fence = locks.lock("k", "owner", HOUR)
+    assert fence and locks.unlock("k", "owner") == 1 and server.client().set("kept", "value")
+    server.client().save()
+    server.stop()
+    bare = Server(name="bare", module=False, directory=server.directory, appendonly=log, save="3600 1")
+    with pytest.raises(ServerError, match=r"module|unknown command"):
+        bare.start()
+    server.start()
+    told = CODE.findall(sections(DOCS / "operating.md")["Remove the module"])
+    preamble, rewrite, begin = (code for code in told if code.startswith(("CONFIG SET", "BGREWRITE")))
+    for words in (preamble, rewrite if log else begin):
+        server.raw().ok(*words.split())
+    name, value = next(code for code in told if "in_progress" in code).split(":")
+    wait_until(lambda: server.client().info("persistence")[name] == int(value), 20, "the rewrite to end")
+    server.stop()
+    bare.configure(appendonly=True)
+    try:
+        assert bare.start().client().get("kept") == b"value"
+    finally:
+        bare.discard()

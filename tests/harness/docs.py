@@ -1,6 +1,6 @@
 """The documentation as something that can be run: its fenced blocks, and sessions with a server among them.
 
-docs/README.md says how a session is written.
+CONTRIBUTING.md says how a session is written.
 """
 
 from __future__ import annotations
@@ -46,6 +46,21 @@ class Block:
 
 def pages() -> list[Path]:
     return [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def linked_pages() -> list[Path]:
+    """The pages of docs, and all others that readers meet."""
+    others = [
+        path
+        for folder in ("bench", "cli", "clients", "tests")
+        for path in (REPOSITORY / folder).rglob("*.md")
+    ]
+    foreign = {"node_modules", "target", ".venv"}
+    return [
+        *pages(),
+        *(REPOSITORY / name for name in ("CONTRIBUTING.md", "CHANGELOG.md")),
+        *sorted(path for path in others if not foreign & set(path.parts)),
+    ]
 
 
 def blocks(path: Path, language: str | None = None) -> list[Block]:

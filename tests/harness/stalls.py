@@ -1,4 +1,4 @@
-"""A meter of the machine: a test that fails says so if the machine stood still meanwhile. It fails all the same."""
+"""A meter of the machine: a test that fails says so if the machine stood still meanwhile. It fails anyway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KEPT = 100
 
 
 class Stalls:
-    """Looks at the clock twenty times a second. What comes later than it should was kept waiting by the machine."""
+    """Reads the clock twenty times a second. If a reading comes late, the machine stood still."""
 
     def __init__(self) -> None:
         # When each ended, on the monotonic clock, and how long it was, in seconds.
