@@ -81,7 +81,10 @@ pub async fn release(place: &Place, keys: &[String], token: &str, as_json: bool)
     let shown = clean(&keys.join(", "));
     if released > 0 && released < keys.len() && !as_json {
         let all = keys.len();
-        return Err(Failure::new(NO, format!("this token held {released} of {all} keys, which are released")));
+        return Err(Failure::new(
+            NO,
+            format!("this token held {released} of {all} keys, which are released"),
+        ));
     }
     let no = format!("this token does not hold {shown}");
     answer(as_json, "released", released == keys.len(), &format!("{shown} is released"), &no)

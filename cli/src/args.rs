@@ -204,9 +204,9 @@ impl Command {
             Self::Run(run) => &run.keys,
             Self::Acquire(acquire) => &acquire.keys,
             Self::Extend { keys, .. } | Self::Release { keys, .. } | Self::Break { keys, .. } => keys,
-            Self::Info { key, .. }
-            | Self::Check { key, .. }
-            | Self::Wait { key, .. } => std::slice::from_ref(key),
+            Self::Info { key, .. } | Self::Check { key, .. } | Self::Wait { key, .. } => {
+                std::slice::from_ref(key)
+            }
             _ => &[],
         }
     }

@@ -9,7 +9,7 @@ use slock_client::redis::{Cmd, Value, cmd};
 
 use crate::address::Place;
 use crate::failure::{Failure, NO, error_of};
-use crate::list::{Name, SLICE, Slices};
+use crate::list::{Name, SLICE, Slices, unless_all_fail};
 use crate::nodes::{self, Node, full_info, json_of};
 use crate::table::{self, clean, duration, milliseconds, owner};
 
@@ -113,15 +113,12 @@ async fn search(
         };
         let looks: Vec<Cmd> = names.iter().map(look).collect();
         let answers = node.answers(&looks).await.map_err(|error| node.failure(&error))?;
+        unless_all_fail(node, &answers)?;
         for (name, answer) in names.into_iter().zip(answers) {
-            match error_of(&answer) {
-                Some(error) if error.code() != Some("WRONGTYPE") => return Err(node.failure(&error)),
-                _ => {}
-            }
             let oldest = milliseconds(&json_of(&answer)["holders"][0]["held-ms"]);
             let is_wanted = match (which.holder, which.held_for) {
                 (Some(_), _) => matches!(answer, Value::Int(left) if left >= 0),
-                (None, least) => oldest >= least.unwrap_or_default(),
+                (None, least) => error_of(&answer).is_none() && oldest >= least.unwrap_or_default(),
             };
             if is_wanted {
                 add_holds(place, which, node, number, name, holds).await?;

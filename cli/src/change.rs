@@ -17,7 +17,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Whether a live holder has this fence.
 pub async fn check(place: &Place, key: &str, fence: i64, as_json: bool) -> Result<u8, Failure> {
     let mut node = nodes::of_key(place, key).await?;
-    let live = node.answer(cmd("SLOCK.CHECK").arg(place.full(key)).arg(fence).clone()).await? == Value::Int(1);
+    let live =
+        node.answer(cmd("SLOCK.CHECK").arg(place.full(key)).arg(fence).clone()).await? == Value::Int(1);
     let yes = format!("a live holder of {} has this fence", clean(key));
     answer(as_json, "live", live, &yes, &format!("no live holder of {} has this fence", clean(key)))
 }

@@ -42,7 +42,11 @@ fn take_ends(child: libc::pid_t) {
         }
         if ended == child {
             let by_signal = libc::WIFSIGNALED(status);
-            std::process::exit(if by_signal { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) });
+            std::process::exit(if by_signal {
+                128 + libc::WTERMSIG(status)
+            } else {
+                libc::WEXITSTATUS(status)
+            });
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
-use slock_client::redis::{cmd, from_redis_value};
+use slock_client::redis::{Value, cmd, from_redis_value};
 
 use crate::address::Place;
 use crate::failure::{Failure, error_of, is_module_missing};
@@ -302,13 +302,7 @@ pub async fn locks(
 ) -> Result<Vec<(Name, Json)>, Failure> {
     let commands: Vec<_> = names.iter().map(|name| full_info(name.as_slice(), holders)).collect();
     let answers = node.answers(&commands).await.map_err(|error| node.failure(&error))?;
-    // The module is missing, or all of it is forbidden: that is worth an error.
-    if let Some(error) = answers.first().and_then(error_of)
-        && answers.iter().all(|answer| error_of(answer).is_some())
-        && error.code() != Some("WRONGTYPE")
-    {
-        return Err(node.failure(&error));
-    }
+    unless_all_fail(node, &answers)?;
     let mut locks = Vec::new();
     for (name, answer) in names.iter().zip(&answers) {
         let mut lock = json_of(answer);
@@ -319,4 +313,13 @@ pub async fn locks(
         }
     }
     Ok(locks)
+}
+
+/// That the module is missing, or that all of it is forbidden, is worth an error; that the user may not read some of the
+/// locks is not.
+pub fn unless_all_fail(node: &Node, answers: &[Value]) -> Result<(), Failure> {
+    match answers.first().and_then(error_of).filter(|error| error.code() != Some("WRONGTYPE")) {
+        Some(error) if answers.iter().all(|answer| error_of(answer).is_some()) => Err(node.failure(&error)),
+        _ => Ok(()),
+    }
 }

@@ -75,9 +75,7 @@ async fn act(cli: &Cli) -> Result<u8, Failure> {
         Command::Extend { keys, token, ttl, output } => {
             acquire::extend(&place, keys, token, *ttl, output.json).await
         }
-        Command::Release { keys, token, output } => {
-            acquire::release(&place, keys, token, output.json).await
-        }
+        Command::Release { keys, token, output } => acquire::release(&place, keys, token, output.json).await,
         Command::Break { keys, holder, held_for, yes, output } => {
             let which = breaking::Which { keys, holder: holder.as_deref(), held_for: *held_for };
             breaking::take_away(&place, &which, *yes, output.json).await

@@ -92,12 +92,7 @@ async fn adopt(asked: &Asked<'_>, options: &Run, token: &str) -> Result<Hold, Fa
 }
 
 /// Runs the command under this hold.
-async fn under(
-    hold: Hold,
-    asked: &Asked<'_>,
-    options: &Run,
-    signals: &mut Signals,
-) -> Result<u8, Failure> {
+async fn under(hold: Hold, asked: &Asked<'_>, options: &Run, signals: &mut Signals) -> Result<u8, Failure> {
     let mut environment = vec![
         ("SLOCK_KEY", Some(options.keys.join("\n"))),
         ("SLOCK_TOKEN", Some(hold.token().to_owned())),
@@ -170,12 +165,7 @@ async fn guard(
 }
 
 /// The command has ended by itself.
-async fn finish(
-    lease: &Lease,
-    child: &Child,
-    asked: &Asked<'_>,
-    options: &Run,
-) -> Result<u8, Failure> {
+async fn finish(lease: &Lease, child: &Child, asked: &Asked<'_>, options: &Run) -> Result<u8, Failure> {
     let ended =
         child.ended().map_err(|error| Failure::new(LOST, format!("the command's status: {error}")))?;
     let key = asked.shown_keys();
