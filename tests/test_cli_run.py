@@ -200,7 +200,7 @@ def test_how_to_give_a_password(make_server: MakeServer, words: list[str]) -> No
             done = Cli(f"redis://{login}127.0.0.1:{server.port}")(*words)
             assert done.returncode == 69
             assert said in done.stderr
-            assert "give it as redis://:PASSWORD@HOST:PORT" in done.stderr
+            assert "give it by SLOCK_PASSWORD or --password-file" in done.stderr
             assert "hidden" not in done.stderr
         assert Cli(f"redis://:secret@127.0.0.1:{server.port}")("ls").returncode == 0
     finally:
@@ -341,12 +341,11 @@ def test_ctrl_c_ends_the_command_and_frees_the_lock(cli: Cli, client: redis.Redi
 
 def test_a_person_is_told_who_is_waited_for(cli: Cli, client: redis.Redis) -> None:
     client.execute_command("SLOCK.LOCK", "job:42", "other", 60_000, "META", "backup")
-    with in_shell(cli) as terminal, ending(quiet := cli.start("run", "job:42", "--", "true")):
+    with in_shell(cli) as terminal:
         terminal.press("slock run job:42 -- echo r$((1+1))n", "Enter")
         terminal.shows("slock: waiting for job:42, held for write by 'backup' for ")
         client.execute_command("SLOCK.UNLOCK", "job:42", "other")
         assert terminal.shows("r2n").count("waiting for") == 1
-        assert quiet.communicate(timeout=LIMIT) == ("", "")
 
 
 def test_ctrl_c_reaches_the_script_that_called(cli: Cli, client: redis.Redis) -> None:
@@ -466,15 +465,15 @@ def just_renewed(server: Server, key: str) -> int:
 
 
 def test_a_server_away_for_longer_than_the_ttl(own: Server, tmp_path: Path) -> None:
-    words = ["run", "--ttl", "3s", "job", "--", "sh", "-c", NOTES_TERM, "sh", tmp_path]
+    words = ["run", "--ttl", "4s", "--kill-after", "1s", "job", "--", "sh", "-c", NOTES_TERM, "sh", tmp_path]
     with ending(running := Cli(own).start(*words)):
         number_in(tmp_path / "ready")
         deadline = just_renewed(own, "job")
         own.kill9()
         _, errors = running.communicate(timeout=LIMIT)
         assert running.returncode == 76, errors
-    assert number_in(tmp_path / "term") < deadline
-    assert number_in(tmp_path / "term") > deadline - 1500
+    # In time: --kill-after before the lease ends.
+    assert deadline - 2000 < number_in(tmp_path / "term") < deadline - 500
     assert "SIGTERM" in errors
 
 
@@ -495,7 +494,7 @@ def test_a_server_back_within_the_ttl_goes_unnoticed(own: Server, tmp_path: Path
 
 
 def test_what_ignores_term_is_killed_with_all_that_it_started(cli: Cli, tmp_path: Path) -> None:
-    """The lock is broken: TERM at the next renewal, KILL to the whole group after --kill-after."""
+    """The lock is broken: TERM within a second, KILL to the whole group after --kill-after."""
     script = (
         f"trap '' TERM; sh -c 'trap \"\" TERM; echo $$ >{tmp_path}/grandchild; while :; do sleep 0.1; done' &"
         f" echo $$ >{tmp_path}/child; while :; do sleep 0.1; done"
