@@ -79,7 +79,7 @@ def test_one_fault_and_what_to_set(make_server: MakeServer, settings: dict[str, 
 
 
 def test_a_missing_module(make_server: MakeServer) -> None:
-    (fault,) = faults(Cli(make_server(module=False, appendonly=True)))
+    (fault,) = faults(Cli(make_server(module=False, appendonly=True, appendfsync="everysec")))
     assert fault["check"] == "module"
     assert "/usr/lib/redis/modules/slock.so" in fault["set"]
 
