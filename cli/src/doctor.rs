@@ -204,9 +204,13 @@ async fn clock_of(node: &mut Node) -> Result<(f64, f64), Failure> {
 /// by ACL DRYRUN.
 async fn may_lock(node: &mut Node, user: Option<&str>, key: &str, facts: &mut Facts) -> Result<(), Failure> {
     let token = format!("slock-doctor-{}-{:?}", std::process::id(), Instant::now());
-    let me = node.answer(cmd("ACL").arg("WHOAMI").clone()).await.map(|name| json_of(&name));
-    let me = me.ok().and_then(|name| name.as_str().map(str::to_owned));
-    let name = user.map(str::to_owned).or(me).unwrap_or_else(|| "default".to_owned());
+    let name = match user {
+        Some(user) => user.to_owned(),
+        None => match node.answer(cmd("ACL").arg("WHOAMI").clone()).await {
+            Ok(me) => json_of(&me).as_str().unwrap_or("default").to_owned(),
+            Err(_) => "default".to_owned(),
+        },
+    };
     let with = |command: &str, rest: &[&str]| cmd(command).arg(key).arg(&token).arg(rest).clone();
     let commands = [
         ("+slock.lock", with("SLOCK.LOCK", &["1000", "XX"])),
