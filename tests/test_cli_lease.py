@@ -133,7 +133,7 @@ def test_a_break_is_noticed_within_a_second(cli: Cli, tmp_path: Path) -> None:
 
 def test_what_ignores_term_is_killed_before_its_lease_ends(own: Server, tmp_path: Path) -> None:
     script = "trap '' TERM; echo 1 >\"$1/ready\"; while :; do date +%s%3N >\"$1/alive\"; sleep 0.02; done"
-    words = ["run", "--ttl", "6s", "--kill-after", "2s", "job", "--", "sh", "-c", script, "sh", tmp_path]
+    words = ["run", "--ttl", "6s", "--kill-after", "20s", "job", "--", "sh", "-c", script, "sh", tmp_path]
     with ending(running := Cli(own).start(*words)):
         number_in(tmp_path / "ready")
         deadline = just_renewed(own, "job")
