@@ -1,4 +1,4 @@
-"""`slock break` in an incident: which holds it ends, and what it says of each. And what an operator may do."""
+"""`slock break` in an incident: which holds it ends, what it says of each; and what an operator may do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def cli(server: Server) -> Cli:
     return Cli(server)
 
 
-def hold(client: redis.Redis, key: str, token: bytes | str, meta: str = "", command: str = "SLOCK.LOCK") -> int:
+def hold(
+    client: redis.Redis, key: str, token: bytes | str, meta: str = "", command: str = "SLOCK.LOCK"
+) -> int:
     return client.execute_command(command, key, token, 600_000, "META", meta)
 
 
@@ -162,7 +164,14 @@ def test_the_help_has_the_permissions(cli: Cli, client: redis.Redis) -> None:
         text = cli(command, "--help").stdout.split("Permissions:")[1]
         rights = re.findall(r"\+[a-z.|]+", text)
         client.execute_command(
-            "ACL", "SETUSER", "looker", "reset", "on", ">secret", "~*" if command == "break" else "%R~*", *rights
+            "ACL",
+            "SETUSER",
+            "looker",
+            "reset",
+            "on",
+            ">secret",
+            "~*" if command == "break" else "%R~*",
+            *rights,
         )
         looker = Cli(cli.url.replace("://", "://looker:secret@"))
         for one in words:
@@ -170,4 +179,3 @@ def test_the_help_has_the_permissions(cli: Cli, client: redis.Redis) -> None:
             assert "refuses" not in done.stderr and done.returncode in (0, 1), done.stderr
     client.execute_command("ACL", "DELUSER", "looker")
     assert client.dbsize() == 0
-

@@ -1,4 +1,4 @@
-"""`slock run`: the command is told in time that its lock ends, whatever ends it, and the lock lasts as long as it was said to."""
+"""`slock run`: the command is told in time that its lock ends, and how long the lock lasts."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_break_is_noticed_within_a_second(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_what_ignores_term_is_killed_before_its_lease_ends(own: Server, tmp_path: Path) -> None:
-    script = "trap '' TERM; echo 1 >\"$1/ready\"; while :; do date +%s%3N >\"$1/alive\"; sleep 0.02; done"
+    script = 'trap \'\' TERM; echo 1 >"$1/ready"; while :; do date +%s%3N >"$1/alive"; sleep 0.02; done'
     words = ["run", "--ttl", "6s", "--kill-after", "20s", "job", "--", "sh", "-c", script, "sh", tmp_path]
     with ending(running := Cli(own).start(*words)):
         number_in(tmp_path / "ready")
@@ -155,7 +155,7 @@ def test_max_hold(cli: Cli, client: redis.Redis, tmp_path: Path) -> None:
 
 
 def test_at_least(cli: Cli, client: redis.Redis) -> None:
-    """Two machines whose clocks differ start the same job: it runs once, and can run again when the time is over."""
+    """Two machines whose clocks differ start the same job: it runs once, and again when the time is over."""
     words = ["run", "--no-wait", "--at-least", "2s", "-E", "0", "job", "--", "echo", "ran"]
     first, second = cli(*words), cli(*words)
     assert (first.returncode, first.stdout, first.stderr) == (0, "ran\n", "")

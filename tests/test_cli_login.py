@@ -1,4 +1,4 @@
-"""How `slock` gets user, password and prefix, where none of them shows, and what it says of a URL that it cannot read."""
+"""How `slock` gets user, password and prefix, where they do not show, and what it says of a wrong URL."""
 
 from __future__ import annotations
 
@@ -71,9 +71,7 @@ def test_a_login_in_the_url_comes_before_the_environment_and_after_a_file(
 
 
 @pytest.mark.parametrize("given", ["option", "variable"])
-def test_a_prefix_is_put_before_each_key_and_not_shown(
-    cli: Cli, client: redis.Redis, given: str
-) -> None:
+def test_a_prefix_is_put_before_each_key_and_not_shown(cli: Cli, client: redis.Redis, given: str) -> None:
     """It is a text and no pattern."""
     words = ["--prefix", "app[1]:"] if given == "option" else []
     if given == "variable":

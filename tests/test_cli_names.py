@@ -88,9 +88,10 @@ def test_twenty_names_of_10_mb_do_not_fill_the_memory(make_server: MakeServer) -
         client.rename("short", b"%02d" % number + b"k" * 10_000_000)
     for number in range(300):
         hold(client, f"job:{number}", "holder")
-    script = "ulimit -v 700000; slock ls --count 0 | grep -c holder; slock top"
+    script = "ulimit -v 700000; slock ls --count 0 | grep -c holder; read key; slock top"
     with Terminal(Cli(server), f"sh -c '{script}'") as terminal:
         terminal.shows("300")
+        terminal.press("Enter")
         terminal.shows("320 locks", timeout=LIMIT)
         terminal.shows("job:")
         terminal.press("q")

@@ -48,7 +48,7 @@ def test_a_deploy_in_three_steps(cli: Cli, client: redis.Redis, tmp_path: Path) 
 
 def test_the_shell_reads_what_it_prints(cli: Cli, client: redis.Redis) -> None:
     script = 'eval "$(slock acquire --export "$1")"; slock release "$1" "$SLOCK_TOKEN"'
-    key = "a key'; rm -rf \"$HOME\""
+    key = 'a key\'; rm -rf "$HOME"'
     done = subprocess.run(
         ["sh", "-c", script, "sh", key], env=cli.environment, capture_output=True, text=True, timeout=LIMIT
     )

@@ -1,4 +1,4 @@
-"""`slock run` while it waits and when it does not get the lock: what it says, how it exits, and whom it never waits for."""
+"""`slock run` while it waits and when it does not get the lock: what it says, and how it exits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def held(client: redis.Redis) -> None:
 def test_the_exit_code_if_the_lock_is_not_obtained(cli: Cli, code: int) -> None:
     for limit in (["--no-wait"], ["--wait", "50ms"]):
         assert cli("run", *limit, "-E", code, "job", "--", "true").returncode == code
-    assert cli("run", "--no-wait", "--conflict-exit-code", code, "free", "--", "sh", "-c", "exit 7").returncode == 7
+    assert (
+        cli("run", "--no-wait", "--conflict-exit-code", code, "free", "--", "sh", "-c", "exit 7").returncode
+        == 7
+    )
 
 
 @pytest.mark.usefixtures("held")
@@ -67,7 +70,9 @@ def test_a_run_under_its_own_lock_is_refused(cli: Cli, words: list[str]) -> None
 
 
 def test_a_run_under_another_lock_is_not(cli: Cli) -> None:
-    nested = "slock run b -- echo one; slock --prefix app: run a -- echo two; slock run --no-wait a -- echo three"
+    nested = (
+        "slock run b -- echo one; slock --prefix app: run a -- echo two; slock run --no-wait a -- echo three"
+    )
     done = cli("run", "a", "--", "sh", "-c", nested)
     assert done.stdout.split() == ["one", "two"]
     assert "a is held for write" in done.stderr

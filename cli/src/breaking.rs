@@ -38,8 +38,8 @@ pub async fn take_away(place: &Place, which: &Which<'_>, yes: bool, as_json: boo
             return Err(Failure::usage("--holder and --held-for take one pattern, not several keys"));
         }
         nodes = nodes::primaries(place).await?;
-        for number in 0..nodes.len() {
-            search(place, which, &mut nodes[number], number, &mut holds).await?;
+        for (number, node) in nodes.iter_mut().enumerate() {
+            search(place, which, node, number, &mut holds).await?;
         }
     } else {
         for key in which.keys {

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use slock_client::{Error, Hold, Mode};
+use slock_client::{Error, Hold, Mode, Request};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::address::{Place, SECRETS};
@@ -34,11 +34,7 @@ pub async fn run(place: &Place, options: &Run) -> Result<u8, Failure> {
         Some(token) => adopt(&asked, options, token).await,
         None => {
             let program = Path::new(&options.command[0]).file_name().unwrap_or_default().to_string_lossy();
-            let request = asked.request(options.ttl, &program).at_least(options.at_least);
-            let request = match options.max_hold {
-                Some(most) => request.max_hold(most),
-                None => request,
-            };
+            let request = with_bounds(asked.request(options.ttl, &program), options);
             asked.obtain(request, &mut signals).await
         }
     };
@@ -48,6 +44,14 @@ pub async fn run(place: &Place, options: &Run) -> Result<u8, Failure> {
     };
     let _ = timeout(CLOSE_WITHIN, locks.close()).await;
     code
+}
+
+fn with_bounds(request: Request, options: &Run) -> Request {
+    let request = request.at_least(options.at_least);
+    match options.max_hold {
+        Some(most) => request.max_hold(most),
+        None => request,
+    }
 }
 
 /// The command of a `slock run` that waited for the lock of that `slock run` would wait for ever.
@@ -72,12 +76,7 @@ async fn adopt(asked: &Asked<'_>, options: &Run, token: &str) -> Result<Hold, Fa
     let mut adopted = Err(Error::Closed);
     for mode in [Mode::Write, Mode::Read] {
         let request = asked.locks.request(options.keys.clone(), mode).token(token).ttl(options.ttl);
-        let request = request.at_least(options.at_least);
-        let request = match options.max_hold {
-            Some(most) => request.max_hold(most),
-            None => request,
-        };
-        adopted = request.adopt().await;
+        adopted = with_bounds(request, options).adopt().await;
         if !matches!(adopted, Err(Error::NotHeld { .. })) {
             break;
         }
