@@ -81,6 +81,7 @@ def test_names_that_no_command_takes_are_left_out(cli: Cli, client: redis.Redis)
 
 
 def test_twenty_names_of_10_mb_do_not_fill_the_memory(make_server: MakeServer) -> None:
+    """slock has less memory, in kB, than all the names need."""
     server = make_server()
     client = server.client()
     for number in range(20):
@@ -88,7 +89,7 @@ def test_twenty_names_of_10_mb_do_not_fill_the_memory(make_server: MakeServer) -
         client.rename("short", b"%02d" % number + b"k" * 10_000_000)
     for number in range(300):
         hold(client, f"job:{number}", "holder")
-    script = "ulimit -v 700000; slock ls --count 0 | grep -c holder; read key; slock top"
+    script = "ulimit -v 200000; slock ls --count 0 | grep -c holder; read key; slock top"
     with Terminal(Cli(server), f"sh -c '{script}'") as terminal:
         terminal.shows("300")
         terminal.press("Enter")
