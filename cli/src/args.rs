@@ -52,7 +52,7 @@ Permissions: +slock.info +slock.munlock, and ~ for the keys; with --held-for or 
 #[derive(Args)]
 #[command(next_help_heading = "Connection")]
 pub struct At {
-    /// The server, the Sentinels or the cluster; see the forms below
+    /// The server, the Sentinels or the cluster; `slock --help` has the forms
     #[arg(
         long,
         global = true,
