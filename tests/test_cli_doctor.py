@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from harness import Clock, Cluster, MakeServer, Server, replica_of
+from harness.acl_lines import example_lines
 from harness.cli import Cli
 from harness.sentinel import SERVICE, sentinel
 from harness.settings import REPOSITORY, module_path
 
-RIGHT = {"appendonly": True, "appendfsync": "everysec"}
+RIGHT = {"appendonly": True, "appendfsync": "everysec", "slock_restart_grace_ms": 1}
 RIGHT_PRIMARY = {**RIGHT, "min_replicas_to_write": 1}
 
 
@@ -60,6 +61,7 @@ def test_nothing_on_the_example(make_server: MakeServer) -> None:
     ({"maxmemory_policy": "volatile-ttl", "maxmemory": "1gb"}, "eviction"),
     ({"appendonly": False}, "persistence"),
     ({"appendfsync": "no"}, "fsync"),
+    ({"slock_restart_grace_ms": 0}, "grace"),
     ({"save": "3600 1"}, "snapshots"),
     ({"timeout": 60}, "timeout"),
     ({"tcp_keepalive": 0}, "keepalive"),
@@ -77,7 +79,7 @@ def test_one_fault_and_what_to_set(make_server: MakeServer, settings: dict[str, 
 
 
 def test_a_missing_module(make_server: MakeServer) -> None:
-    (fault,) = faults(Cli(make_server(module=False, **RIGHT)))
+    (fault,) = faults(Cli(make_server(module=False, appendonly=True, appendfsync="everysec")))
     assert fault["check"] == "module"
     assert "/usr/lib/redis/modules/slock.so" in fault["set"]
 
@@ -188,13 +190,47 @@ def test_own_permissions(make_server: MakeServer) -> None:
     assert client.dbsize() == 0
 
 
-def test_what_may_not_be_checked_is_said(make_server: MakeServer) -> None:
-    server = make_server(**RIGHT)
-    app = ["on", ">secret", "~*", "&*", "+@all", "-config"]
-    server.client().execute_command("ACL", "SETUSER", "app", *app)
-    done = Cli(f"redis://app:secret@127.0.0.1:{server.port}")("doctor")
-    assert done.stdout == "0 faults on 1 server\n"
-    assert done.stderr.startswith("slock: not checked: CONFIG GET: ")
+BY_CONFIG = {"eviction", "persistence", "fsync", "grace", "snapshots", "min-replicas", "timeout", "keepalive"}
+BY_CONFIG |= {"apply", "waiters", "connections"}
+BY_INFO = {"disk", "replication", "min-replicas", "connections", "cluster"}
+
+
+@pytest.mark.parametrize("denied,unchecked", [
+    ("-config", BY_CONFIG),
+    ("-info", BY_INFO),
+    ("-module", {"module", "version"}),
+    ("-time", {"clock"}),
+    ("-acl", {"permissions"}),
+])  # fmt: skip
+def test_what_may_not_be_checked_is_neither_a_fault_nor_a_clean_bill(
+    make_server: MakeServer, denied: str, unchecked: set[str]
+) -> None:
+    """On a primary whose settings have no fault, and one that would be seen otherwise: it has a replica."""
+    server, replica = make_server(**RIGHT_PRIMARY), make_server(**RIGHT)
+    replica_of(replica, server)
+    client = server.client()
+    client.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", denied)
+    replica.client().execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all")
+    cli = Cli(f"redis://app:secret@127.0.0.1:{server.port}")
+    done, for_people = cli("doctor", "--json"), cli("doctor")
+    here = [one for one in json.loads(done.stdout) if one["server"].endswith(f":{server.port}")]
+    assert {one["check"] for one in here} == unchecked
+    assert all("not-checked" in one for one in here)
+    assert done.returncode == for_people.returncode == 3
+    assert all(check in for_people.stdout for check in unchecked)
+    assert for_people.stdout.splitlines()[-1].endswith(", and not all was checked")
+    assert done.stderr == for_people.stderr == ""
+
+
+def test_an_application_that_may_only_lock_checks_next_to_nothing(make_server: MakeServer) -> None:
+    server = make_server(appendonly=False, maxmemory_policy="allkeys-lru")
+    line = example_lines()["library"].split()
+    server.client().execute_command("ACL", "SETUSER", "app", *line)
+    done = Cli(f"redis://app:secret@127.0.0.1:{server.port}")("doctor", "--key", "lock:1")
+    assert done.returncode == 3
+    assert done.stdout.endswith("0 faults on 1 server, and not all was checked\n")
+    for check in [*BY_CONFIG, *BY_INFO, "module", "clock", "permissions"]:
+        assert check in done.stdout
 
 
 def test_it_changes_nothing(make_server: MakeServer) -> None:

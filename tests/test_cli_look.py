@@ -186,7 +186,8 @@ def test_break_lets_the_next_in_line_on(cli: Cli, client: redis.Redis, server: S
     hold(client, "job", b"\xff\x00'")
     waiting = wait_for(server, "job", "bob")
     done = cli("break", "--yes", "job")
-    assert (done.returncode, done.stdout) == (0, "job is broken: 1 holds ended\n")
+    assert done.returncode == 0
+    assert done.stdout.startswith("job: ended the hold of ")
     fence = waiting.read()
     assert cli("check", "job", fence).returncode == 0
     waiting.close()

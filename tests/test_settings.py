@@ -215,6 +215,7 @@ def test_the_example_is_in_force_and_a_lock_survives_a_kill(start: MakeServer) -
         (is_so,) = client.config_get(name).values()
         assert str(is_so) == (str(int(value[:-2]) << 20) if value.endswith("mb") else value), name
     assert len(SHOWN) > 15
+    client.config_set("slock.restart-grace-ms", 0)
     fence = locks.lock("key", "token", 3_600_000, meta="kept")
     assert fence > 0 and locks.lock("key", "other", 5000) == 0
     deadline = client.pexpiretime("key")
@@ -229,7 +230,8 @@ def test_the_example_is_in_force_and_a_lock_survives_a_kill(start: MakeServer) -
 
 def test_the_settings_shown_in_comments_work(start: MakeServer) -> None:
     assert len(COMMENTED) >= 7, COMMENTED
-    server = start(*[line for line in COMMENTED if not line.startswith(FOR_REPLICAS)])
+    lines = [line for line in COMMENTED if not line.startswith(FOR_REPLICAS)]
+    server = start(*lines, "slock.restart-grace-ms 0")
     # What they may do is shown in test_acl_lines.py.
     for user in ("raw", "notify", "library"):
         app = server.raw()
@@ -240,4 +242,4 @@ def test_the_settings_shown_in_comments_work(start: MakeServer) -> None:
 
 def test_the_settings_shown_with_their_defaults_are_the_defaults(server: Server) -> None:
     shown = dict(line.split() for line in COMMENTED if line.startswith("slock."))
-    assert shown == server.client().config_get("slock.*")
+    assert {**shown, "slock.restart-grace-ms": "0"} == server.client().config_get("slock.*")

@@ -1,4 +1,4 @@
-//! What `--url` says: which servers there are, and how to reach them.
+//! Where the locks are: which servers there are, how to log in there, and what is put before each key.
 
 use std::path::Path;
 
@@ -8,10 +8,17 @@ use slock_client::redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
     TlsCertificates, TlsMode,
 };
-use slock_client::{Server, redis};
+use slock_client::{Locks, Server, redis};
 
 use crate::args::At;
 use crate::failure::{Failure, explain};
+use crate::url;
+
+const PASSWORD: &str = "SLOCK_PASSWORD";
+/// That of redis-cli.
+const REDIS_PASSWORD: &str = "REDISCLI_AUTH";
+/// Variables that a command gets no copy of.
+pub const SECRETS: [&str; 3] = ["SLOCK_USER", PASSWORD, REDIS_PASSWORD];
 
 pub enum Kind {
     Single,
@@ -30,42 +37,38 @@ pub struct Place {
     certificates: Option<TlsCertificates>,
     /// What may be shown: no password.
     pub shown: String,
+    /// What is put before each key.
+    prefix: String,
 }
 
 impl Place {
     pub fn of(at: &At) -> Result<Self, Failure> {
+        url::check(&at.url)?;
         let certificates = certificates(at)?;
-        let (scheme, rest) = at.url.split_once("://").ok_or_else(|| unknown_form("it has no ://"))?;
+        let prefix = at.prefix.clone();
+        let login = Login::of(at)?;
+        let (scheme, rest) = at.url.split_once("://").unwrap_or_default();
         let (scheme, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
         let open = |url: String| connection_info(&url, certificates.as_ref());
-        if kind.is_empty() || scheme == "redis" && kind == "unix" {
-            let server = open(at.url.clone())?;
-            let shown = server.addr().to_string();
-            return Ok(Self { kind: Kind::Single, first: vec![server.clone()], server, certificates, shown });
-        }
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let open_server = |url: String| Ok(login.add_to(open(url)?));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, hosts) = match authority.rsplit_once('@') {
+        let authority = authority.split('?').next().unwrap_or("");
+        let (at_login, hosts) = match authority.rsplit_once('@') {
             Some((login, hosts)) => (format!("{login}@"), hosts),
             None => (String::new(), authority),
         };
-        let hosts: Vec<&str> = hosts.split(',').filter(|host| !host.is_empty()).collect();
-        let first_host = *hosts.first().ok_or_else(|| unknown_form("it names no host"))?;
+        let hosts: Vec<&str> = hosts.split(',').collect();
         let shown = format!("{kind} {}", hosts.join(","));
         match kind {
             "cluster" => {
-                let urls = hosts.iter().map(|host| format!("{scheme}://{login}{host}"));
-                let first = urls.map(open).collect::<Result<Vec<_>, _>>()?;
+                let urls = hosts.iter().map(|host| format!("{scheme}://{at_login}{host}"));
+                let first = urls.map(open_server).collect::<Result<Vec<_>, _>>()?;
                 let server = first[0].clone();
-                Ok(Self { kind: Kind::Cluster, first, server, certificates, shown })
+                Ok(Self { kind: Kind::Cluster, first, server, certificates, shown, prefix })
             }
             "sentinel" => {
-                let (name, database) = path.split_once('/').unwrap_or((path, "0"));
-                if name.is_empty() {
-                    return Err(unknown_form(
-                        "the name of the primary is missing: redis+sentinel://HOST/NAME",
-                    ));
-                }
+                let (path, query) = path.split_once('?').unwrap_or((path, ""));
+                let (name, database) = path.split_once('/').unwrap_or((path, ""));
                 let of_query = |name: &str| {
                     let parts = query.split('&').filter_map(|part| part.split_once('='));
                     parts.filter(|(key, _)| *key == name).map(|(_, value)| value).next().unwrap_or("")
@@ -79,15 +82,45 @@ impl Place {
                     false => format!("{scheme}://{login_there}{host}:26379"),
                 });
                 let first = urls.map(open).collect::<Result<Vec<_>, _>>()?;
-                let server = open(format!("{scheme}://{login}{first_host}/{database}"))?;
-                Ok(Self { kind: Kind::Sentinel(name.to_owned()), first, server, certificates, shown })
+                let server = open_server(format!("{scheme}://{at_login}{}/{database}", hosts[0]))?;
+                let kind = Kind::Sentinel(name.to_owned());
+                Ok(Self { kind, first, server, certificates, shown, prefix })
             }
-            other => Err(unknown_form(&format!("what is '+{other}'?"))),
+            _ => {
+                let server = open_server(at.url.clone())?;
+                let shown = server.addr().to_string();
+                Ok(Self {
+                    kind: Kind::Single,
+                    first: vec![server.clone()],
+                    server,
+                    certificates,
+                    shown,
+                    prefix,
+                })
+            }
         }
     }
 
+    /// The name of a key on the server.
+    pub fn full(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    /// The key of a name on the server, if it begins with the prefix.
+    pub fn key<'a>(&self, name: &'a [u8]) -> Option<&'a [u8]> {
+        name.strip_prefix(self.prefix.as_bytes())
+    }
+
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub fn locks(&self) -> Result<Locks, Failure> {
+        Ok(Locks::builder(self.server()?).prefix(&self.prefix).build())
+    }
+
     /// The servers, as the library takes them.
-    pub fn server(&self) -> Result<Server, Failure> {
+    fn server(&self) -> Result<Server, Failure> {
         let failure = |error| Failure::usage(explain(&error, &self.shown));
         match &self.kind {
             Kind::Single => Ok(Client::open(self.server.clone()).map_err(failure)?.into()),
@@ -143,10 +176,6 @@ impl Place {
     }
 }
 
-fn unknown_form(why: &str) -> Failure {
-    Failure::usage(format!("the URL is not understood: {why}; `slock --help` has its forms"))
-}
-
 /// In `[::1]:6379` as in `host:6379`.
 fn has_port(host: &str) -> bool {
     host.rsplit_once(':')
@@ -155,7 +184,7 @@ fn has_port(host: &str) -> bool {
 
 /// The error does not quote the URL, which may hold a password.
 fn connection_info(url: &str, certificates: Option<&TlsCertificates>) -> Result<ConnectionInfo, Failure> {
-    let refused = |error: redis::RedisError| unknown_form(&error.to_string());
+    let refused = |error: redis::RedisError| Failure::usage(format!("the URL is not understood: {error}"));
     let info = url.into_connection_info().map_err(refused)?;
     match (info.addr(), certificates) {
         (ConnectionAddr::TcpTls { .. }, Some(certificates)) => {
@@ -166,11 +195,47 @@ fn connection_info(url: &str, certificates: Option<&TlsCertificates>) -> Result<
     }
 }
 
+/// User and password from elsewhere than the URL.
+struct Login {
+    user: Option<String>,
+    /// From a file: it comes before that of the URL.
+    given: Option<String>,
+    /// From the environment: it comes after that of the URL.
+    default: Option<String>,
+}
+
+impl Login {
+    fn of(at: &At) -> Result<Self, Failure> {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let given = match &at.password_file {
+            Some(path) => {
+                let text = String::from_utf8_lossy(&read(path)?).into_owned();
+                Some(text.lines().next().unwrap_or("").to_owned())
+            }
+            None => None,
+        };
+        let default = variable(PASSWORD).or_else(|| variable(REDIS_PASSWORD));
+        Ok(Self { user: at.user.clone().filter(|user| !user.is_empty()), given, default })
+    }
+
+    fn add_to(&self, info: ConnectionInfo) -> ConnectionInfo {
+        let mut settings = info.redis_settings().clone();
+        if let Some(user) = self.user.as_ref().filter(|_| settings.username().is_none()) {
+            settings = settings.set_username(user);
+        }
+        let default = self.default.as_ref().filter(|_| settings.password().is_none());
+        if let Some(password) = self.given.as_ref().or(default) {
+            settings = settings.set_password(password);
+        }
+        info.set_redis_settings(settings)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
+}
+
 fn certificates(at: &At) -> Result<Option<TlsCertificates>, Failure> {
-    let read = |path: &Path| {
-        std::fs::read(path)
-            .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
-    };
     let root_cert = at.tls_ca.as_deref().map(read).transpose()?;
     let client_tls = match (&at.tls_cert, &at.tls_key) {
         (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::failure::NOT_OBTAINED;
 use crate::table;
 
 /// Runs commands under a lock of the SLOCK module for Redis and Valkey, and shows who holds what.
@@ -30,17 +31,28 @@ Durations: 500ms, 30s, 10m, 2h, 1d, 1m30s; a number alone is seconds.
 
 Exit codes: 0 done; 1 no (not held, faults found); 2 wrong usage; 69 the server cannot be used;
 75 not obtained; 76 the lock was lost while the command ran; 126 not executable; 127 no such
-program; 128+N ended by signal N (130 by Ctrl-C).";
+program; 128+N ended by signal N (130 by Ctrl-C); doctor: 3 no faults, but not all was checked.";
 
 const RUN_HELP: &str = "\
 The environment of the command has SLOCK_KEY (several keys: one a line), SLOCK_TOKEN and SLOCK_FENCE: a
-number that grows with each hold. Send it with every write, so that storage can refuse late writes.";
+number that grows with each hold. Send it with every write, so that storage can refuse late writes.
+SLOCK_USER, SLOCK_PASSWORD and REDISCLI_AUTH are taken out of it.";
+
+const ACQUIRE_HELP: &str = "\
+Prints the owner token and the fencing token. Nothing renews the lock: it ends with its ttl, or by
+`slock release`. `slock extend` lengthens it, and `slock run --token` takes it over.";
+
+/// Commands of the server that a user needs, for the ACL.
+const LS_HELP: &str = "Permissions: +scan +slock.info, and %R~ for the keys.";
+const BREAK_HELP: &str = "\
+Permissions: +slock.info +slock.munlock, and ~ for the keys; with --held-for or --holder +scan too, with
+--holder +slock.pttl too.";
 
 /// Where the locks are.
 #[derive(Args)]
 #[command(next_help_heading = "Connection")]
 pub struct At {
-    /// The server, the Sentinels or the cluster; see the forms below
+    /// The server, the Sentinels or the cluster; `slock --help` has the forms
     #[arg(
         long,
         global = true,
@@ -49,6 +61,15 @@ pub struct At {
         hide_env_values = true
     )]
     pub url: String,
+    /// The user of the server, if the URL names none
+    #[arg(long, global = true, value_name = "NAME", env = "SLOCK_USER", hide_env_values = true)]
+    pub user: Option<String>,
+    /// File with the password; without it the URL's, SLOCK_PASSWORD or REDISCLI_AUTH
+    #[arg(long, global = true, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+    /// Text that is put before each key, and is not shown
+    #[arg(long, global = true, value_name = "TEXT", env = "SLOCK_PREFIX", default_value = "")]
+    pub prefix: String,
     /// With rediss: certificates of the authorities to trust, instead of those of the system (PEM)
     #[arg(long, global = true, value_name = "FILE", env = "SLOCK_TLS_CA")]
     pub tls_ca: Option<PathBuf>,
@@ -65,7 +86,34 @@ pub enum Command {
     /// Run a command under a lock, renewed while it runs, and exit with its status
     #[command(override_usage = "slock run [OPTIONS] <KEY>... -- <COMMAND> [ARGS]...", after_help = RUN_HELP)]
     Run(Run),
+    /// Take a lock for several steps of a job, and print its tokens
+    #[command(after_help = ACQUIRE_HELP)]
+    Acquire(Acquire),
+    /// Let a lock live for a ttl from now; this never shortens it
+    Extend {
+        /// The lock; of several all are extended or none
+        #[arg(required = true, value_name = "KEY")]
+        keys: Vec<String>,
+        /// The owner token
+        token: String,
+        /// How long the lock lives from now on, if nothing extends it again
+        #[arg(long, value_name = "TIME", value_parser = table::parse_duration)]
+        ttl: Duration,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Release a lock by its owner token
+    Release {
+        /// The lock, or several
+        #[arg(required = true, value_name = "KEY")]
+        keys: Vec<String>,
+        /// The owner token
+        token: String,
+        #[command(flatten)]
+        output: Output,
+    },
     /// List the locks that are held
+    #[command(after_help = LS_HELP)]
     Ls {
         /// Only names like this, as in SCAN: job:*
         pattern: Option<String>,
@@ -85,24 +133,27 @@ pub enum Command {
         #[command(flatten)]
         output: Output,
     },
-    /// List holds that are held too long, whether or not anybody waits
+    /// List locks that are held too long, whether or not anybody waits
+    #[command(after_help = LS_HELP)]
     Old {
-        /// How long is too long
+        /// Minimum time held
         #[arg(long, value_name = "TIME", value_parser = table::parse_duration, default_value = "10m")]
         held_for: Duration,
         #[command(flatten)]
         output: Output,
     },
-    /// Release a hold by its token
-    Release {
-        key: String,
-        token: String,
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Take a lock away from all who hold it now
+    /// Take locks away from those who hold them now, and list what it ended
+    #[command(after_help = BREAK_HELP)]
     Break {
-        key: String,
+        /// The locks; with --holder or --held-for one pattern, as in SCAN: job:*
+        #[arg(value_name = "KEY", required_unless_present_any = ["holder", "held_for"])]
+        keys: Vec<String>,
+        /// Only what this owner token holds, of all keys or of those like the pattern
+        #[arg(long, value_name = "TOKEN")]
+        holder: Option<String>,
+        /// Only what is held for at least this long, of all keys or of those like the pattern
+        #[arg(long, value_name = "TIME", value_parser = table::parse_duration)]
+        held_for: Option<Duration>,
         /// Do not ask
         #[arg(long)]
         yes: bool,
@@ -151,37 +202,66 @@ impl Command {
     pub fn keys(&self) -> &[String] {
         match self {
             Self::Run(run) => &run.keys,
-            Self::Info { key, .. }
-            | Self::Release { key, .. }
-            | Self::Break { key, .. }
-            | Self::Check { key, .. }
-            | Self::Wait { key, .. } => std::slice::from_ref(key),
+            Self::Acquire(acquire) => &acquire.keys,
+            Self::Extend { keys, .. } | Self::Release { keys, .. } | Self::Break { keys, .. } => keys,
+            Self::Info { key, .. } | Self::Check { key, .. } | Self::Wait { key, .. } => {
+                std::slice::from_ref(key)
+            }
             _ => &[],
         }
     }
 }
 
+/// Which lock is wanted, and how it is waited for.
 #[derive(Args)]
-pub struct Run {
+pub struct Wanted {
     /// Share the lock with other readers
     #[arg(long)]
     pub read: bool,
     /// Share it with at most N-1 others: a semaphore
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
-    /// How long the lock outlives a slock that was killed or cut off
-    #[arg(long, value_name = "TIME", value_parser = table::parse_duration, default_value = "30s")]
-    pub ttl: Duration,
-    /// Give up after this; without it, wait until the lock is granted
+    /// Maximum wait; without it, wait until the lock is granted
     #[arg(long, value_name = "TIME", value_parser = table::parse_duration)]
     pub wait: Option<Duration>,
     /// Do not wait
     #[arg(long, conflicts_with = "wait")]
     pub no_wait: bool,
-    /// What others see of this hold; without it, host, process and program
+    /// Text that others see of the lock; without it, host, process and program
     #[arg(long, value_name = "TEXT")]
     pub meta: Option<String>,
-    /// When the lock is lost: the time between SIGTERM and SIGKILL
+    /// Exit code if the lock is not obtained
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = NOT_OBTAINED)]
+    pub conflict_exit_code: u8,
+    /// Say on standard error when the lock is granted and released
+    #[arg(long)]
+    pub verbose: bool,
+}
+
+impl Wanted {
+    /// Whether the request is sent once.
+    pub fn asks_once(&self) -> bool {
+        self.no_wait || self.wait == Some(Duration::ZERO)
+    }
+}
+
+#[derive(Args)]
+pub struct Run {
+    #[command(flatten)]
+    pub wanted: Wanted,
+    /// How long the lock outlives a slock that was killed or cut off
+    #[arg(long, value_name = "TIME", value_parser = table::parse_duration, default_value = "30s")]
+    pub ttl: Duration,
+    /// Take over the lock that `slock acquire` left to this owner token
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["wait", "no_wait", "meta"])]
+    pub token: Option<String>,
+    /// Minimum time held: if the command ends earlier, the lock stays until then
+    #[arg(long, value_name = "TIME", value_parser = table::parse_duration, default_value = "0")]
+    pub at_least: Duration,
+    /// Maximum time held: the command gets SIGTERM before that
+    #[arg(long, value_name = "TIME", value_parser = table::parse_duration)]
+    pub max_hold: Option<Duration>,
+    /// Time between SIGTERM and SIGKILL if the lock is lost or is about to end
     #[arg(long, value_name = "TIME", value_parser = table::parse_duration, default_value = "10s")]
     pub kill_after: Duration,
     /// Let the command live on when slock itself is killed
@@ -196,8 +276,25 @@ pub struct Run {
 }
 
 #[derive(Args)]
+pub struct Acquire {
+    #[command(flatten)]
+    pub wanted: Wanted,
+    /// How long the lock lives, if nothing extends it
+    #[arg(long, value_name = "TIME", value_parser = table::parse_duration, default_value = "10m")]
+    pub ttl: Duration,
+    /// Print SLOCK_TOKEN=… and SLOCK_FENCE=…, for eval and for the variable files of CI systems
+    #[arg(long, conflicts_with = "json")]
+    pub export: bool,
+    #[command(flatten)]
+    pub output: Output,
+    /// The lock; several are taken all or none
+    #[arg(required = true, value_name = "KEY")]
+    pub keys: Vec<String>,
+}
+
+#[derive(Args)]
 pub struct Output {
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -45,17 +45,23 @@ pub struct Ended {
 
 impl Child {
     /// Starts the command, on a thread that waits for it. (Linux ends the child with the thread that started
-    /// it, so that thread must live as long.)
+    /// it, so that thread must live as long.) Variables without a value are taken out of its environment.
     pub async fn start(
         command: &[OsString],
-        environment: Vec<(&'static str, String)>,
+        environment: Vec<(&'static str, Option<String>)>,
         ends_with_slock: bool,
     ) -> io::Result<Self> {
         let terminal = File::open("/dev/tty").ok().map(Terminal);
         let in_foreground = terminal.as_ref().filter(|terminal| terminal.is_of(getpgrp()));
         let given = in_foreground.map(Terminal::fd);
         let mut program = Command::new(&command[0]);
-        program.args(&command[1..]).envs(environment).process_group(0);
+        program.args(&command[1..]).process_group(0);
+        for (name, value) in environment {
+            match value {
+                Some(value) => program.env(name, value),
+                None => program.env_remove(name),
+            };
+        }
         let slock = std::process::id();
         // SAFETY: a plain system call. Where its parent ignored the end of children, nobody could tell how one ended.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };

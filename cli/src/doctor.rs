@@ -11,7 +11,7 @@ use crate::failure::{Failure, NO, error_of};
 use crate::nodes::{self, Node, info_of, json_of};
 use crate::table;
 
-const SETTINGS: [&str; 11] = [
+const SETTINGS: [&str; 12] = [
     "maxmemory-policy",
     "appendonly",
     "appendfsync",
@@ -23,7 +23,31 @@ const SETTINGS: [&str; 11] = [
     "maxclients",
     "slock.allow-apply",
     "slock.max-waiters",
+    "slock.restart-grace-ms",
 ];
+/// What the replies to these commands are needed for.
+const SOURCES: [(&str, &[&str]); 3] = [
+    ("INFO", &["disk", "replication", "min-replicas", "connections", "cluster"]),
+    ("MODULE LIST", &["module", "version"]),
+    (
+        "CONFIG GET",
+        &[
+            "eviction",
+            "persistence",
+            "fsync",
+            "grace",
+            "snapshots",
+            "min-replicas",
+            "timeout",
+            "keepalive",
+            "apply",
+            "waiters",
+            "connections",
+        ],
+    ),
+];
+/// No faults, but not all was checked.
+const NOT_ALL: u8 = 3;
 /// Clocks that differ by more end holds too early or too late after a failover.
 const MOST_SKEW_MS: f64 = 250.0;
 const CLOCK_SAMPLES: usize = 3;
@@ -35,8 +59,10 @@ const LONGEST_KEEPALIVE: u64 = 300;
 struct Facts {
     address: String,
     is_replica: bool,
-    /// An empty object where the user may not ask.
+    is_away: bool,
+    /// Null if the user may not ask.
     settings: Json,
+    /// Null if the user may not ask.
     info: Json,
     /// The version of the module; nothing without it.
     module: Option<i64>,
@@ -44,8 +70,14 @@ struct Facts {
     clock: Option<(f64, f64)>,
     /// What the user may not do of all that a library does.
     denied: Vec<String>,
-    /// What could not be checked, and why.
-    unchecked: Vec<String>,
+    /// The checks that could not be made, and why.
+    unchecked: Vec<(Vec<&'static str>, String)>,
+}
+
+impl Facts {
+    fn is_unchecked(&self, check: &str) -> bool {
+        self.unchecked.iter().any(|(checks, _)| checks.contains(&check))
+    }
 }
 
 struct Fault {
@@ -64,7 +96,7 @@ pub async fn doctor(place: &Place, user: Option<&str>, key: &str, as_json: bool)
         let node = &mut nodes[number];
         match facts_of(node).await {
             Ok(mut found) => {
-                if number == 0 && found.module.is_some() {
+                if number == 0 && (found.module.is_some() || found.is_unchecked("module")) {
                     may_lock(node, user, key, &mut found).await?;
                 }
                 if let Kind::Single = place.kind
@@ -81,29 +113,40 @@ pub async fn doctor(place: &Place, user: Option<&str>, key: &str, as_json: bool)
             Err(failure) if is_alone => return Err(failure),
             Err(failure) => {
                 let (address, is_replica) = (node.address.clone(), node.is_replica);
-                facts.push(Facts { address, is_replica, unchecked: vec![failure.line], ..Facts::default() });
+                let unchecked = vec![(vec!["everything else"], failure.line)];
+                facts.push(Facts { address, is_replica, is_away: true, unchecked, ..Facts::default() });
             }
         }
         number += 1;
     }
     let faults = judge(&facts);
+    let unchecked =
+        || facts.iter().flat_map(|facts| facts.unchecked.iter().map(|unchecked| (&facts.address, unchecked)));
     if as_json {
         let fault = |fault: &Fault| json!({"server": fault.server, "check": fault.check, "found": fault.found, "set": fault.set});
-        table::print_json(&faults.iter().map(fault).collect());
+        let mut all: Vec<Json> = faults.iter().map(fault).collect();
+        for (server, (checks, why)) in unchecked() {
+            let one = |check: &&str| json!({"server": server, "check": check, "not-checked": why});
+            all.extend(checks.iter().map(one));
+        }
+        table::print_json(&Json::Array(all));
     } else {
         for fault in &faults {
-            table::put(&format!("{} [{}] {}\n    {}", fault.server, fault.check, fault.found, fault.set));
+            table::put(&format!("{} [{}] {}", fault.server, fault.check, fault.found));
+            table::put(&format!("    {}", fault.set));
         }
-        table::put(&format!(
-            "{} on {}",
-            table::count(faults.len(), "fault"),
-            table::count(facts.len(), "server")
-        ));
+        for (server, (checks, why)) in unchecked() {
+            table::put(&format!("{server} not checked: {}: {why}", checks.join(", ")));
+        }
+        let count = table::count(faults.len(), "fault");
+        let rest = if unchecked().next().is_some() { ", and not all was checked" } else { "" };
+        table::put(&format!("{count} on {}{rest}", table::count(facts.len(), "server")));
     }
-    for unchecked in facts.iter().flat_map(|facts| &facts.unchecked) {
-        table::say(&format!("not checked: {unchecked}"));
-    }
-    Ok(if faults.is_empty() { 0 } else { NO })
+    Ok(match (faults.is_empty(), unchecked().next()) {
+        (false, _) => NO,
+        (true, Some(_)) => NOT_ALL,
+        (true, None) => 0,
+    })
 }
 
 async fn facts_of(node: &mut Node) -> Result<Facts, Failure> {
@@ -111,50 +154,63 @@ async fn facts_of(node: &mut Node) -> Result<Facts, Failure> {
     let commands =
         [cmd("INFO"), cmd("MODULE").arg("LIST").clone(), cmd("CONFIG").arg("GET").arg(&SETTINGS).clone()];
     let answers = node.answers(&commands).await.map_err(|error| node.failure(&error))?;
-    for (answer, command) in answers.iter().zip(["INFO", "MODULE LIST", "CONFIG GET"]) {
+    for (answer, (command, checks)) in answers.iter().zip(SOURCES) {
         if let Some(error) = error_of(answer) {
-            facts.unchecked.push(format!("{command}: {}", node.failure(&error).line));
+            facts.unchecked.push((checks.to_vec(), format!("{command}: {}", node.failure(&error).line)));
         }
     }
-    facts.info = info_of(&answers[0]);
+    let reply = |number: usize| Some(&answers[number]).filter(|answer| error_of(answer).is_none());
+    facts.info = reply(0).map_or(Json::Null, info_of);
     facts.is_replica |= facts.info["role"] == "slave";
     let modules = json_of(&answers[1]);
     let slock = modules.as_array().into_iter().flatten().find(|module| module["name"] == "slock");
     facts.module = slock.and_then(|module| module["ver"].as_i64());
-    facts.settings = json_of(&answers[2]);
+    facts.settings = reply(2).map_or(Json::Null, json_of);
     if facts.info["cluster_enabled"] == "1" {
-        let cluster = info_of(&node.answer(cmd("CLUSTER").arg("INFO").clone()).await?);
-        facts.info["cluster_state"] = cluster["cluster_state"].clone();
+        match node.answer(cmd("CLUSTER").arg("INFO").clone()).await {
+            Ok(cluster) => facts.info["cluster_state"] = info_of(&cluster)["cluster_state"].clone(),
+            Err(failure) => {
+                facts.unchecked.push((vec!["cluster"], format!("CLUSTER INFO: {}", failure.line)))
+            }
+        }
     }
-    facts.clock = clock_of(node).await;
+    match clock_of(node).await {
+        Ok(clock) => facts.clock = Some(clock),
+        Err(failure) => facts.unchecked.push((vec!["clock"], format!("TIME: {}", failure.line))),
+    }
     Ok(facts)
 }
 
 /// Of several samples the one with the quickest answer.
-async fn clock_of(node: &mut Node) -> Option<(f64, f64)> {
-    let mut best: Option<(f64, f64)> = None;
+async fn clock_of(node: &mut Node) -> Result<(f64, f64), Failure> {
+    let mut best = (0.0, f64::INFINITY);
     for _ in 0..CLOCK_SAMPLES {
         let (sent, sent_wall) = (Instant::now(), std::time::SystemTime::now());
-        let answer = json_of(&node.answer(cmd("TIME")).await.ok()?);
+        let answer = json_of(&node.answer(cmd("TIME")).await?);
         let half_a_trip = sent.elapsed().as_secs_f64() * 500.0;
-        let number = |index: usize| answer[index].as_str()?.parse::<f64>().ok();
-        let there = number(0)? * 1000.0 + number(1)? / 1000.0;
+        let number =
+            |index: usize| answer[index].as_str().and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
+        let there = number(0) * 1000.0 + number(1) / 1000.0;
         let here =
             sent_wall.duration_since(std::time::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64() * 1000.0;
-        if best.is_none_or(|(_, unsure)| half_a_trip < unsure) {
-            best = Some((there - here - half_a_trip, half_a_trip));
+        if half_a_trip < best.1 {
+            best = (there - here - half_a_trip, half_a_trip);
         }
     }
-    best
+    Ok(best)
 }
 
 /// Asks for what a library does, with a token that holds nothing, so that it changes nothing; for another user
 /// by ACL DRYRUN.
 async fn may_lock(node: &mut Node, user: Option<&str>, key: &str, facts: &mut Facts) -> Result<(), Failure> {
     let token = format!("slock-doctor-{}-{:?}", std::process::id(), Instant::now());
-    let me = node.answer(cmd("ACL").arg("WHOAMI").clone()).await.map(|name| json_of(&name));
-    let me = me.ok().and_then(|name| name.as_str().map(str::to_owned));
-    let name = user.map(str::to_owned).or(me).unwrap_or_else(|| "default".to_owned());
+    let name = match user {
+        Some(user) => user.to_owned(),
+        None => match node.answer(cmd("ACL").arg("WHOAMI").clone()).await {
+            Ok(me) => json_of(&me).as_str().unwrap_or("default").to_owned(),
+            Err(_) => "default".to_owned(),
+        },
+    };
     let with = |command: &str, rest: &[&str]| cmd(command).arg(key).arg(&token).arg(rest).clone();
     let commands = [
         ("+slock.lock", with("SLOCK.LOCK", &["1000", "XX"])),
@@ -175,7 +231,11 @@ async fn may_lock(node: &mut Node, user: Option<&str>, key: &str, facts: &mut Fa
         let error = answers.first().and_then(error_of);
         let (denied, text) = match &error {
             Some(error) if by_dry_run => {
-                facts.unchecked.push(format!("{permission}: {}", node.failure(error).line));
+                let why = format!("{permission}: ACL DRYRUN: {}", node.failure(error).line);
+                facts.unchecked.push((vec!["permissions"], why));
+                if user.is_some() {
+                    break;
+                }
                 continue;
             }
             Some(error) => (error.code() == Some("NOPERM"), error.detail().unwrap_or("").to_owned()),
@@ -224,7 +284,7 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
         let mut fault = |check, found: String, set: &str| {
             faults.push(Fault { server: facts.address.clone(), check, found, set: set.to_owned() });
         };
-        if facts.settings.is_null() {
+        if facts.is_away {
             let set = "start it, or take it out of the configuration of the others";
             fault("away", "it cannot be asked: after a failover it could not serve".to_owned(), set);
             continue;
@@ -233,9 +293,8 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
         let info = |name: &str| facts.info[name].as_str().unwrap_or("");
         let number = |text: &str| text.parse::<u64>().unwrap_or(0);
 
-        let lacks_module = !facts.unchecked.iter().any(|line| line.starts_with("MODULE"));
         match facts.module {
-            None if lacks_module => fault(
+            None if !facts.is_unchecked("module") => fault(
                 "module",
                 "the server has not loaded the module".to_owned(),
                 "set: loadmodule /path/to/libslock.so (of the Debian package /usr/lib/redis/modules/slock.so) in its \
@@ -263,6 +322,12 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
         } else if setting("appendfsync") == Some("no") {
             let found = "appendfsync is no: a power cut forgets the locks of the last half minute".to_owned();
             fault("fsync", found, "set: appendfsync everysec");
+        } else if setting("appendfsync") == Some("everysec") && setting("slock.restart-grace-ms") == Some("0")
+        {
+            let found = "appendfsync is everysec and slock.restart-grace-ms is 0: after a power cut a lock of the last two \
+                         seconds is given to another while its owner relies on it";
+            let set = "set: slock.restart-grace-ms 30000 or the longest ttl in use; or appendfsync always";
+            fault("grace", found.to_owned(), set);
         }
         let fails = |name: &str| info(name) == "err";
         let has_snapshots = setting("save").is_some_and(|save| !save.is_empty());
@@ -278,16 +343,19 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
             let found = "the last write to the append-only file failed: no lock is granted";
             fault("disk", found.to_owned(), "make room on its disk");
         }
-        let replicas = number(info("connected_slaves"));
-        let wanted = setting("min-replicas-to-write").map_or(0, number);
-        if !facts.is_replica && replicas > 0 && wanted == 0 {
-            let found = "min-replicas-to-write is 0: cut off from its replicas it goes on granting locks";
-            fault("min-replicas", found.to_owned(), "set: min-replicas-to-write 1");
-        } else if !facts.is_replica && wanted > number(info("min_slaves_good_slaves")) {
-            let good = number(info("min_slaves_good_slaves"));
-            let found =
-                format!("min-replicas-to-write is {wanted}, and {good} replicas are up: no lock is granted");
-            fault("min-replicas", found, "connect its replicas, or set: min-replicas-to-write 0");
+        let wanted =
+            setting("min-replicas-to-write").map(number).filter(|_| !facts.is_unchecked("min-replicas"));
+        if let Some(wanted) = wanted.filter(|_| !facts.is_replica) {
+            let (replicas, good) = (number(info("connected_slaves")), number(info("min_slaves_good_slaves")));
+            if replicas > 0 && wanted == 0 {
+                let found = "min-replicas-to-write is 0: cut off from its replicas it goes on granting locks";
+                fault("min-replicas", found.to_owned(), "set: min-replicas-to-write 1");
+            } else if wanted > good {
+                let found = format!(
+                    "min-replicas-to-write is {wanted}, and {good} replicas are up: no lock is granted"
+                );
+                fault("min-replicas", found, "connect its replicas, or set: min-replicas-to-write 0");
+            }
         }
         if facts.is_replica && info("master_link_status") == "down" {
             let found = "it is cut off from its primary: a failover to it would lose locks";

@@ -31,12 +31,19 @@ impl Failure {
     /// What the library says of these servers.
     pub fn of(error: &Error, place: &str) -> Self {
         match error {
-            Error::NoAnswer { last: Some(error), .. } | Error::Redis(error) => {
-                Self::new(UNAVAILABLE, explain(error, place))
-            }
+            Error::NoAnswer { last: Some(error), .. } | Error::Redis(error) => Self::of_reply(error, place),
             Error::Invalid(text) => Self::usage(text),
             Error::QueueFull { .. } => Self::new(NOT_OBTAINED, error.to_string()),
             error => Self::new(UNAVAILABLE, error.to_string()),
+        }
+    }
+
+    /// The error of a server or a connection. That an argument is out of its range only the server knows: the longest ttl,
+    /// for example, is a setting of it.
+    pub fn of_reply(error: &RedisError, place: &str) -> Self {
+        match error.detail() {
+            Some(text) if error.code() == Some("ERR") && text.contains(" must be ") => Self::usage(text),
+            _ => Self::new(UNAVAILABLE, explain(error, place)),
         }
     }
 
@@ -57,8 +64,8 @@ const WRONG_TYPE: &str = "the key holds something else than a lock of SLOCK, per
                           that uses the same name";
 
 /// With `requirepass` there is a password and no user.
-const LOGIN: &str = "give it as redis://:PASSWORD@HOST:PORT, or that of an ACL user as \
-                     redis://USER:PASSWORD@HOST:PORT";
+const LOGIN: &str = "give it by SLOCK_PASSWORD or --password-file, and that of an ACL user with SLOCK_USER or --user; \
+                     or in the URL as redis://USER:PASSWORD@HOST:PORT";
 
 /// The error of a server or a connection, and what to do.
 pub fn explain(error: &RedisError, place: &str) -> String {

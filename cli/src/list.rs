@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
-use slock_client::redis::{cmd, from_redis_value};
+use slock_client::redis::{Value, cmd, from_redis_value};
 
 use crate::address::Place;
 use crate::failure::{Failure, error_of, is_module_missing};
@@ -13,8 +13,13 @@ use crate::table::{self, clean, duration, milliseconds, owner};
 /// The name of a lock: any bytes.
 pub type Name = Vec<u8>;
 
-/// How many keys of a server are looked at in one step.
-const SLICE: usize = 500;
+/// How many keys of a server are looked at in one step, at first and at most.
+const FIRST_SLICE: usize = 10;
+pub const SLICE: usize = 500;
+/// If the names of a step have more bytes, the next step is as short as can be.
+const SLICE_BYTES: usize = 1 << 20;
+/// No command of the module takes a longer name, in bytes. RENAME and COPY make them.
+const LONGEST_NAME: usize = 1024;
 /// How many readers of one lock are looked at; the oldest come first.
 const READERS: usize = 100;
 
@@ -23,13 +28,14 @@ pub async fn ls(place: &Place, pattern: Option<&str>, most: usize, as_json: bool
     let most = if most == 0 { usize::MAX } else { most };
     let mut locks = Vec::new();
     for mut node in nodes::primaries(place).await? {
-        let mut slices = Slices::new(pattern);
+        let mut slices = Slices::new(place, pattern);
         let before = locks.len();
         while locks.len() <= most
-            && let Some(some) = slices.next(&mut node, 1).await?
+            && let Some(some) = slices.next(place, &mut node, 1).await?
         {
             locks.extend(some);
         }
+        slices.tell_of_long_names(&node);
         if locks.len() == before {
             has_module(&mut node).await?;
         }
@@ -64,9 +70,9 @@ pub async fn ls(place: &Place, pattern: Option<&str>, most: usize, as_json: bool
 pub async fn old(place: &Place, held_for: Duration, as_json: bool) -> Result<u8, Failure> {
     let mut holds = Vec::new();
     for mut node in nodes::primaries(place).await? {
-        let mut slices = Slices::new(None);
+        let mut slices = Slices::new(place, None);
         let mut is_empty = true;
-        while let Some(locks) = slices.next(&mut node, READERS).await? {
+        while let Some(locks) = slices.next(place, &mut node, READERS).await? {
             is_empty &= locks.is_empty();
             for lock in &locks {
                 for holder in lock["holders"].as_array().into_iter().flatten() {
@@ -79,6 +85,7 @@ pub async fn old(place: &Place, held_for: Duration, as_json: bool) -> Result<u8,
                 }
             }
         }
+        slices.tell_of_long_names(&node);
         if is_empty {
             has_module(&mut node).await?;
         }
@@ -109,6 +116,9 @@ pub async fn queues(place: &Place, as_json: bool) -> Result<u8, Failure> {
             let page = cmd("SLOCK.QUEUES").arg("COUNT").arg(0).arg("CURSOR").arg(cursor).clone();
             let page = json_of(&node.answer(page).await?);
             for mut queue in page[1].as_array().cloned().unwrap_or_default() {
+                let name = queue["key"].as_str().unwrap_or("").to_owned();
+                let Some(key) = place.key(name.as_bytes()) else { continue };
+                queue["key"] = json!(String::from_utf8_lossy(key));
                 queue["node"] = json!(node.address);
                 queues.push(queue);
             }
@@ -138,8 +148,11 @@ pub async fn queues(place: &Place, as_json: bool) -> Result<u8, Failure> {
 /// Who holds one lock and who waits for it.
 pub async fn info(place: &Place, key: &str, as_json: bool) -> Result<u8, Failure> {
     let mut node = nodes::of_key(place, key).await?;
-    let info = json_of(&node.answer(full_info(key, 0)).await?);
+    let mut info = json_of(&node.answer(full_info(place.full(key), 0)).await?);
     if as_json {
+        if info.is_object() {
+            info["key"] = json!(key);
+        }
         table::print_json(&info);
         return Ok(0);
     }
@@ -213,58 +226,100 @@ fn age(value: &Json) -> String {
     if value.is_null() { "-".to_owned() } else { duration(milliseconds(value)) }
 }
 
-/// The locks of a server, a slice of its keys after the other, so that it is never kept long.
+/// The locks of a server whose keys begin with the prefix, a slice of its keys after the other, so that neither the
+/// server nor the memory here is kept long.
 pub struct Slices {
     pattern: Option<String>,
     cursor: Option<String>,
+    count: usize,
+    /// How many names were left out because they are too long.
+    long: usize,
 }
 
 impl Slices {
-    pub fn new(pattern: Option<&str>) -> Self {
-        Self { pattern: pattern.map(str::to_owned), cursor: Some("0".to_owned()) }
+    pub fn new(place: &Place, pattern: Option<&str>) -> Self {
+        let prefix = place.prefix();
+        let pattern = match pattern {
+            None if prefix.is_empty() => None,
+            pattern => Some(format!("{}{}", without_wildcards(prefix), pattern.unwrap_or("*"))),
+        };
+        Self { pattern, cursor: Some("0".to_owned()), count: FIRST_SLICE, long: 0 }
     }
 
-    /// The names in the next slice of so many keys; nothing when all keys were looked at.
-    pub async fn next_names(&mut self, node: &mut Node, slice: usize) -> Result<Option<Vec<Name>>, Failure> {
+    /// The names in the next slice of at most so many keys; nothing when all keys were looked at.
+    pub async fn next_names(&mut self, node: &mut Node, most: usize) -> Result<Option<Vec<Name>>, Failure> {
         let Some(cursor) = self.cursor.take() else { return Ok(None) };
-        let mut scan = cmd("SCAN").arg(cursor).arg("COUNT").arg(slice).arg("TYPE").arg("SLOCK-RWL").clone();
+        let count = self.count.min(most);
+        let mut scan = cmd("SCAN").arg(cursor).arg("COUNT").arg(count).arg("TYPE").arg("SLOCK-RWL").clone();
         if let Some(pattern) = &self.pattern {
             scan.arg("MATCH").arg(pattern);
         }
-        let (cursor, names): (String, Vec<Name>) =
+        let (cursor, mut names): (String, Vec<Name>) =
             from_redis_value(node.answer(scan).await?).map_err(|error| node.failure(&error.into()))?;
         self.cursor = Some(cursor).filter(|cursor| cursor != "0");
+        let bytes: usize = names.iter().map(Vec::len).sum();
+        self.count = if bytes > SLICE_BYTES { 1 } else { (count * 2).min(SLICE) };
+        let found = names.len();
+        names.retain(|name| name.len() <= LONGEST_NAME);
+        self.long += found - names.len();
         Ok(Some(names))
     }
 
-    async fn next(&mut self, node: &mut Node, holders: usize) -> Result<Option<Vec<Json>>, Failure> {
-        match self.next_names(node, SLICE).await? {
-            Some(names) => Ok(Some(locks(node, &names, holders).await?)),
-            None => Ok(None),
+    async fn next(
+        &mut self,
+        place: &Place,
+        node: &mut Node,
+        holders: usize,
+    ) -> Result<Option<Vec<Json>>, Failure> {
+        let Some(names) = self.next_names(node, SLICE).await? else { return Ok(None) };
+        Ok(Some(locks(place, node, &names, holders).await?.into_iter().map(|(_, lock)| lock).collect()))
+    }
+
+    fn tell_of_long_names(&self, node: &Node) {
+        if self.long > 0 {
+            table::say(&format!(
+                "{}: {} longer than {LONGEST_NAME} bytes, which no SLOCK command takes, left out",
+                node.address,
+                table::count(self.long, "key")
+            ));
         }
     }
 }
 
-/// What the server tells of these locks: `key` and `node` beside what SLOCK.INFO says. Those that have ended, or
-/// that the user may not read, are left out.
-pub async fn locks(node: &mut Node, names: &[Name], holders: usize) -> Result<Vec<Json>, Failure> {
+/// For a pattern that matches just this text.
+fn without_wildcards(text: &str) -> String {
+    let escape = |c: char| if "*?[]^\\-".contains(c) { format!("\\{c}") } else { c.to_string() };
+    text.chars().map(escape).collect()
+}
+
+/// What the server tells of these locks, by name: `key` and `node` beside what SLOCK.INFO says. Those that have ended,
+/// or that the user may not read, are left out.
+pub async fn locks(
+    place: &Place,
+    node: &mut Node,
+    names: &[Name],
+    holders: usize,
+) -> Result<Vec<(Name, Json)>, Failure> {
     let commands: Vec<_> = names.iter().map(|name| full_info(name.as_slice(), holders)).collect();
     let answers = node.answers(&commands).await.map_err(|error| node.failure(&error))?;
-    // The module is missing, or all of it is forbidden: that is worth an error.
-    if let Some(error) = answers.first().and_then(error_of)
-        && answers.iter().all(|answer| error_of(answer).is_some())
-        && error.code() != Some("WRONGTYPE")
-    {
-        return Err(node.failure(&error));
-    }
+    unless_all_fail(node, &answers)?;
     let mut locks = Vec::new();
     for (name, answer) in names.iter().zip(&answers) {
         let mut lock = json_of(answer);
-        if lock.is_object() {
-            lock["key"] = json!(String::from_utf8_lossy(name));
+        if let Some(key) = place.key(name).filter(|_| lock.is_object()) {
+            lock["key"] = json!(String::from_utf8_lossy(key));
             lock["node"] = json!(node.address);
-            locks.push(lock);
+            locks.push((name.clone(), lock));
         }
     }
     Ok(locks)
+}
+
+/// That the module is missing, or that all of it is forbidden, is worth an error; that the user may not read some of the
+/// locks is not.
+pub fn unless_all_fail(node: &Node, answers: &[Value]) -> Result<(), Failure> {
+    match answers.first().and_then(error_of).filter(|error| error.code() != Some("WRONGTYPE")) {
+        Some(error) if answers.iter().all(|answer| error_of(answer).is_some()) => Err(node.failure(&error)),
+        _ => Ok(()),
+    }
 }

@@ -1,18 +1,23 @@
 //! The command line of SLOCK.
 
+mod acquire;
 mod address;
 mod args;
+mod breaking;
 mod change;
 mod child;
 mod doctor;
 mod failure;
+mod init;
 mod list;
 mod nodes;
+mod request;
 mod run;
 mod sample;
 mod signals;
 mod table;
 mod top;
+mod url;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
@@ -21,8 +26,13 @@ use crate::address::Place;
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
 
+fn main() {
+    init::split();
+    slock();
+}
+
 #[tokio::main(flavor = "current_thread")]
-async fn main() {
+async fn slock() {
     let cli = Cli::try_parse().unwrap_or_else(|error| refuse(&error));
     let code = act(&cli).await.unwrap_or_else(|failure| {
         let Failure { line, code } = failure.about(cli.command.keys());
@@ -61,8 +71,15 @@ async fn act(cli: &Cli) -> Result<u8, Failure> {
         Command::Info { key, output } => list::info(&place, key, output.json).await,
         Command::Queues { output } => list::queues(&place, output.json).await,
         Command::Old { held_for, output } => list::old(&place, *held_for, output.json).await,
-        Command::Release { key, token, output } => change::release(&place, key, token, output.json).await,
-        Command::Break { key, yes, output } => change::take_away(&place, key, *yes, output.json).await,
+        Command::Acquire(options) => acquire::acquire(&place, options).await,
+        Command::Extend { keys, token, ttl, output } => {
+            acquire::extend(&place, keys, token, *ttl, output.json).await
+        }
+        Command::Release { keys, token, output } => acquire::release(&place, keys, token, output.json).await,
+        Command::Break { keys, holder, held_for, yes, output } => {
+            let which = breaking::Which { keys, holder: holder.as_deref(), held_for: *held_for };
+            breaking::take_away(&place, &which, *yes, output.json).await
+        }
         Command::Check { key, fence, output } => change::check(&place, key, *fence, output.json).await,
         Command::Wait { key, wait } => change::wait(&place, key, *wait).await,
         Command::Doctor { user, key, output } => {
@@ -76,7 +93,7 @@ async fn act(cli: &Cli) -> Result<u8, Failure> {
 fn print_completions(shell: clap_complete::Shell) -> u8 {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "slock", &mut script);
-    table::put(String::from_utf8_lossy(&script).trim_end());
+    table::put_text(String::from_utf8_lossy(&script).trim_end());
     0
 }
 
@@ -93,6 +110,6 @@ fn print_man(of: Option<&str>) -> Result<u8, Failure> {
     };
     let mut text = Vec::new();
     clap_mangen::Man::new(page).render(&mut text).map_err(|error| Failure::usage(error.to_string()))?;
-    table::put(String::from_utf8_lossy(&text).trim_end());
+    table::put_text(String::from_utf8_lossy(&text).trim_end());
     Ok(0)
 }

@@ -10,7 +10,8 @@ use slock_client::redis::{
 };
 
 use crate::address::{Kind, Place};
-use crate::failure::{Failure, UNAVAILABLE, error_of, explain};
+use crate::failure::{Failure, UNAVAILABLE, error_of};
+use crate::table::clean;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -61,7 +62,7 @@ impl Node {
     }
 
     pub fn failure(&self, error: &RedisError) -> Failure {
-        Failure::new(UNAVAILABLE, explain(error, &self.address))
+        Failure::of_reply(error, &self.address)
     }
 
     /// Protocol 3 gives maps as maps.
@@ -107,12 +108,13 @@ pub async fn primaries(place: &Place) -> Result<Vec<Node>, Failure> {
 pub async fn of_key(place: &Place, key: &str) -> Result<Node, Failure> {
     let mut nodes = primaries(place).await?;
     if let Kind::Cluster = place.kind {
-        let slot = nodes[0].answer(cmd("CLUSTER").arg("KEYSLOT").arg(key).clone()).await?;
+        let name = place.full(key);
+        let slot = nodes[0].answer(cmd("CLUSTER").arg("KEYSLOT").arg(name).clone()).await?;
         let slot = json_of(&slot).as_i64().unwrap_or(-1);
         nodes.retain(|node| node.slots.iter().any(|&(from, to)| (from..=to).contains(&slot)));
     }
     nodes.into_iter().next().ok_or_else(|| {
-        Failure::new(UNAVAILABLE, format!("{}: no node serves '{key}' now: try again", place.shown))
+        Failure::new(UNAVAILABLE, format!("{}: no node serves '{}' now: try again", place.shown, clean(key)))
     })
 }
 

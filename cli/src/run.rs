@@ -2,150 +2,104 @@
 
 use std::convert::Infallible;
 use std::error::Error as _;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use slock_client::{Error, Hold, Locks, Mode, Request};
-use tokio::time::{sleep, timeout};
+use slock_client::{Error, Hold, Mode, Request};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::address::Place;
+use crate::address::{Place, SECRETS};
 use crate::args::Run;
 use crate::child::{Child, Event};
 use crate::failure::{Failure, LOST, NOT_OBTAINED};
+use crate::request::Asked;
 use crate::signals::Signals;
 use crate::table;
 
-/// The clock may have been stopped with the machine: the lease is looked at as often as this.
+/// How often the server is asked whether it still has the lock, and how often the clock is looked at, which may have
+/// been stopped with the machine.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// What could not be released until then ends by its ttl.
-const CLOSE_WITHIN: Duration = Duration::from_secs(4);
-/// A wait of this length is told to whoever looks on.
-const TELL_AFTER: Duration = Duration::from_secs(1);
+pub const CLOSE_WITHIN: Duration = Duration::from_secs(4);
 const NO_EXECUTABLE: u8 = 126;
 const NO_PROGRAM: u8 = 127;
 
 pub async fn run(place: &Place, options: &Run) -> Result<u8, Failure> {
     let mut signals = Signals::ending().map_err(|error| Failure::usage(error.to_string()))?;
-    let locks = Locks::new(place.server()?);
-    let asks_once = options.no_wait || options.wait == Some(Duration::ZERO);
-    let request = request(&locks, options);
-    let asked =
-        async { if asks_once { request.try_acquire().await } else { request.acquire().await.map(Some) } };
-    let code = tokio::select! {
-        biased;
-        // What was asked is withdrawn, and what was granted is released, before `close` comes back.
-        signal = signals.next() => Ok(ended_by(signal)),
-        hold = asked => match hold {
-            Ok(Some(hold)) => under(hold, options, &mut signals).await,
-            Ok(None) | Err(Error::TimedOut { .. }) => Err(not_obtained(&locks, options).await),
-            Err(error) => Err(Failure::of(&error, &place.shown)),
-        },
-        never = tell_of_the_wait(&locks, options, asks_once) => match never {},
+    let locks = place.locks()?;
+    let asked = Asked { place, locks: &locks, keys: &options.keys, wanted: &options.wanted };
+    refuse_to_wait_for_itself(place, options)?;
+    let obtained = match &options.token {
+        Some(token) => adopt(&asked, options, token).await,
+        None => {
+            let program = Path::new(&options.command[0]).file_name().unwrap_or_default().to_string_lossy();
+            let request = with_bounds(asked.request(options.ttl, &program), options);
+            asked.obtain(request, &mut signals).await
+        }
+    };
+    let code = match obtained {
+        Ok(hold) => under(hold, &asked, options, &mut signals).await,
+        Err(failure) => Err(failure),
     };
     let _ = timeout(CLOSE_WITHIN, locks.close()).await;
     code
 }
 
-fn ended_by(signal: i32) -> u8 {
-    u8::try_from(128 + signal).unwrap_or(u8::MAX)
-}
-
-fn request(locks: &Locks, options: &Run) -> Request {
-    let mode = if options.read || options.limit.is_some() { Mode::Read } else { Mode::Write };
-    let request = locks.request(options.keys.clone(), mode).ttl(options.ttl);
-    let request = request.metadata(options.meta.clone().unwrap_or_else(|| who_we_are(options)));
-    let request = match options.limit {
-        Some(limit) => request.limit(limit),
-        None => request,
-    };
-    match options.wait {
-        Some(wait) => request.wait(wait),
+fn with_bounds(request: Request, options: &Run) -> Request {
+    let request = request.at_least(options.at_least);
+    match options.max_hold {
+        Some(most) => request.max_hold(most),
         None => request,
     }
 }
 
-/// Without the arguments: they may hold secrets.
-fn who_we_are(options: &Run) -> String {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let program =
-        Path::new(&options.command[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let text = format!("{host} {} {program}", std::process::id());
-    text.chars().take(200).collect()
-}
-
-/// Says once who is waited for, to a person at a terminal. It must not end before the wait.
-async fn tell_of_the_wait(locks: &Locks, options: &Run, asks_once: bool) -> Infallible {
-    if !asks_once && io::stderr().is_terminal() {
-        sleep(TELL_AFTER).await;
-        let who = who_has(locks, &options.keys).await;
-        let keys = table::clean(&options.keys.join(", "));
-        table::say(&match who.as_slice() {
-            [(_, Some(state))] if options.keys.len() == 1 => format!("waiting for {keys}, {state}"),
-            [] | [_] if options.keys.len() == 1 => format!("waiting for {keys}"),
-            several => format!("waiting for {keys}: {}", in_words(several)),
-        });
+/// The command of a `slock run` that waited for the lock of that `slock run` would wait for ever.
+fn refuse_to_wait_for_itself(place: &Place, options: &Run) -> Result<(), Failure> {
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    if options.wanted.asks_once() || options.token.is_some() || variable("SLOCK_PREFIX") != place.prefix() {
+        return Ok(());
     }
-    std::future::pending().await
-}
-
-async fn not_obtained(locks: &Locks, options: &Run) -> Failure {
-    let how = match options.wait {
-        Some(wait) if !wait.is_zero() => format!(" within {}", table::duration(wait)),
-        _ => String::new(),
-    };
-    let who = who_has(locks, &options.keys).await;
-    let why = if who.is_empty() { "it is free by now".to_owned() } else { in_words(&who) };
-    Failure::new(NOT_OBTAINED, format!("not obtained{how}: {why}"))
-}
-
-fn in_words(who: &[(String, Option<String>)]) -> String {
-    let text = |(key, state): &(String, Option<String>)| match state {
-        Some(state) => format!("{key} is {state}"),
-        None => format!("who has {key} may not be seen"),
-    };
-    who.iter().map(text).collect::<Vec<_>>().join("; ")
-}
-
-/// The keys that are not free, and who has them, as far as that may be seen.
-async fn who_has(locks: &Locks, keys: &[String]) -> Vec<(String, Option<String>)> {
-    let mut who = Vec::new();
-    for key in keys {
-        let info = match locks.info(key).await {
-            Ok(Some(info)) => info,
-            Ok(None) => continue,
-            Err(_) => {
-                who.push((table::clean(key), None));
-                continue;
-            }
-        };
-        let holder = info.holders.first().map(|holder| {
-            let who = table::clean(holder.metadata.as_ref().unwrap_or(&holder.token));
-            let others = match info.holders.len() {
-                1 => String::new(),
-                several => format!(" and {} more", several - 1),
-            };
-            let mode = info.mode.map_or("nothing".to_owned(), |mode| mode.to_string());
-            format!("held for {mode} by '{who}'{others} for {}", table::duration(holder.held))
-        });
-        let waiters = match info.waiters {
-            0 => None,
-            1 => Some("1 waits".to_owned()),
-            several => Some(format!("{several} wait")),
-        };
-        let parts: Vec<String> = holder.into_iter().chain(waiters).collect();
-        who.push((table::clean(key), Some(parts.join(", "))));
+    let held = variable("SLOCK_KEY");
+    match options.keys.iter().find(|key| held.lines().any(|held| held == **key)) {
+        Some(key) => Err(Failure::usage(format!(
+            "this runs under `slock run {0}` already, and would wait for itself: run the command without slock, or unset \
+             SLOCK_KEY if {0} is not held any more",
+            table::clean(key)
+        ))),
+        None => Ok(()),
     }
-    who
+}
+
+/// Takes over the lock that the token holds, in whichever mode.
+async fn adopt(asked: &Asked<'_>, options: &Run, token: &str) -> Result<Hold, Failure> {
+    let mut adopted = Err(Error::Closed);
+    for mode in [Mode::Write, Mode::Read] {
+        let request = asked.locks.request(options.keys.clone(), mode).token(token).ttl(options.ttl);
+        adopted = with_bounds(request, options).adopt().await;
+        if !matches!(adopted, Err(Error::NotHeld { .. })) {
+            break;
+        }
+    }
+    adopted.map_err(|error| match error {
+        Error::NotHeld { .. } => {
+            let line = format!("this token does not hold {}", asked.shown_keys());
+            asked.with_code(Failure::new(NOT_OBTAINED, line))
+        }
+        error => Failure::of(&error, &asked.place.shown),
+    })
 }
 
 /// Runs the command under this hold.
-async fn under(hold: Hold, options: &Run, signals: &mut Signals) -> Result<u8, Failure> {
-    let environment = vec![
-        ("SLOCK_KEY", options.keys.join("\n")),
-        ("SLOCK_TOKEN", hold.token().to_owned()),
-        ("SLOCK_FENCE", hold.fence().to_string()),
+async fn under(hold: Hold, asked: &Asked<'_>, options: &Run, signals: &mut Signals) -> Result<u8, Failure> {
+    let mut environment = vec![
+        ("SLOCK_KEY", Some(options.keys.join("\n"))),
+        ("SLOCK_TOKEN", Some(hold.token().to_owned())),
+        ("SLOCK_FENCE", Some(hold.fence().to_string())),
+        ("SLOCK_PREFIX", Some(asked.place.prefix().to_owned()).filter(|prefix| !prefix.is_empty())),
     ];
+    environment.extend(SECRETS.map(|name| (name, None)));
+    let lease = Lease::new(hold, options);
     let started = async {
         signals.listen_to_all()?;
         Child::start(&options.command, environment, !options.detach).await
@@ -153,19 +107,24 @@ async fn under(hold: Hold, options: &Run, signals: &mut Signals) -> Result<u8, F
     let child = match started.await {
         Ok(child) => child,
         Err(error) => {
-            let _ = hold.release().await;
+            let _ = lease.hold.release().await;
             let code = if error.kind() == io::ErrorKind::NotFound { NO_PROGRAM } else { NO_EXECUTABLE };
             let program = table::clean(&options.command[0].to_string_lossy());
             let why = if code == NO_PROGRAM { "no such program".to_owned() } else { error.to_string() };
             return Err(Failure::new(code, format!("{program}: {why}")));
         }
     };
-    guard(hold, child, options, signals).await
+    guard(&lease, child, asked, options, signals).await
 }
 
-async fn guard(hold: Hold, mut child: Child, options: &Run, signals: &mut Signals) -> Result<u8, Failure> {
-    // The command is asked to end when this much of the ttl is left, so before anybody else can have the lock.
-    let margin = options.ttl / 10;
+async fn guard(
+    lease: &Lease,
+    mut child: Child,
+    asked: &Asked<'_>,
+    options: &Run,
+    signals: &mut Signals,
+) -> Result<u8, Failure> {
+    let mut looks = std::pin::pin!(lease.look(options.ttl));
     let lost = loop {
         tokio::select! {
             biased;
@@ -173,77 +132,128 @@ async fn guard(hold: Hold, mut child: Child, options: &Run, signals: &mut Signal
                 Event::Ended => break None,
                 // slock may have stood still with it for long: nothing goes on without its lock.
                 Event::Stopped { by } => {
-                    if child.stop_with_it(by) && ends_within(&hold, margin).is_ok() {
+                    if child.stop_with_it(by) && lease.time_left().is_ok() {
                         child.go_on();
                     }
                 }
             },
-            why = until_it_ends(&hold, margin) => break Some(why),
+            why = lease.until_it_ends() => break Some(why),
             signal = signals.next() => match signal {
                 libc::SIGCONT => child.go_on(),
                 libc::SIGUSR1 | libc::SIGUSR2 => child.signal(signal),
                 ending => child.end_by(ending),
             },
+            never = &mut looks => match never {},
         }
     };
-    let Some(why) = lost else { return finish(hold, &child).await };
+    let Some(why) = lost else { return finish(lease, &child, asked, options).await };
     table::say(&format!("{why}; the command gets SIGTERM"));
     child.end_by(libc::SIGTERM);
-    if timeout(options.kill_after, child.all_ended()).await.is_err() {
-        table::say(&format!("it did not end within {}: SIGKILL", table::duration(options.kill_after)));
+    // While the lock is still held, SIGKILL comes before it ends.
+    let patience = match lease.hold.check() {
+        Ok(()) => options.kill_after.min(lease.left() * 9 / 10),
+        Err(_) => options.kill_after,
+    };
+    if timeout(patience, child.all_ended()).await.is_err() {
+        table::say(&format!("it did not end within {}: SIGKILL", table::duration(patience)));
         child.signal(libc::SIGKILL);
         let _ = timeout(BETWEEN_LOOKS, child.all_ended()).await;
     }
-    let _ = timeout(BETWEEN_LOOKS, hold.release()).await;
+    let _ = timeout(BETWEEN_LOOKS, lease.hold.release()).await;
     Ok(LOST)
 }
 
 /// The command has ended by itself.
-async fn finish(hold: Hold, child: &Child) -> Result<u8, Failure> {
+async fn finish(lease: &Lease, child: &Child, asked: &Asked<'_>, options: &Run) -> Result<u8, Failure> {
     let ended =
         child.ended().map_err(|error| Failure::new(LOST, format!("the command's status: {error}")))?;
-    let key = table::clean(&hold.keys().join(", "));
-    let released = hold.release().await;
+    let key = asked.shown_keys();
+    let code = ended.code();
+    let stays = options.at_least.saturating_sub(lease.began.elapsed());
+    let released = lease.hold.release().await;
     ended.tell_group();
     match released {
-        Ok(()) => {}
+        Ok(()) if stays.is_zero() => {
+            asked.tell(&format!("the command ended with status {code}; {key} is released"));
+        }
+        Ok(()) => {
+            let stays = table::duration(stays);
+            asked.tell(&format!("the command ended with status {code}; {key} stays held for {stays} more"));
+        }
         Err(Error::Lost { .. }) => {
             return Err(Failure::new(LOST, format!("{key} was lost before the command ended")));
         }
         Err(error) => table::say(&format!("{key} was not released, and ends by its ttl: {error}")),
     }
-    Ok(ended.code())
+    Ok(code)
 }
 
-/// Comes back when so little is left that the command has to end, or nothing, and says why.
-async fn until_it_ends(hold: &Hold, margin: Duration) -> String {
-    loop {
-        match ends_within(hold, margin) {
-            Err(why) => return why,
-            Ok(rest) => tokio::select! {
-                _ = hold.lost() => {}
-                () = sleep(rest.min(BETWEEN_LOOKS)) => {}
-            },
+/// The hold, and when its command has to be told that it ends.
+struct Lease {
+    hold: Hold,
+    began: Instant,
+    max_hold: Option<Duration>,
+    /// The command gets SIGTERM when this much is left, so before anybody else can have the lock.
+    margin: Duration,
+}
+
+impl Lease {
+    fn new(hold: Hold, options: &Run) -> Self {
+        let whole = options.max_hold.unwrap_or(options.ttl).min(options.ttl);
+        // At least a tenth, so that it gets SIGTERM in time; at most half, so that an outage may be as long.
+        let margin = options.kill_after.clamp(whole / 10, whole / 2);
+        Self { hold, began: Instant::now(), max_hold: options.max_hold, margin }
+    }
+
+    /// For how long the lock is certainly held.
+    fn left(&self) -> Duration {
+        let most = self.max_hold.map_or(Duration::MAX, |most| most.saturating_sub(self.began.elapsed()));
+        self.hold.remaining().min(most)
+    }
+
+    /// Asks the server again and again whether it has the lock, which renews it: so a lock that was taken away is noticed
+    /// at once.
+    async fn look(&self, ttl: Duration) -> Infallible {
+        loop {
+            sleep(BETWEEN_LOOKS).await;
+            // What is wrong with the hold the hold says; an error that passes is for its next renewal.
+            let _ = self.hold.extend(ttl).await;
         }
     }
-}
 
-/// How long until only the margin is left; or why the command has to end.
-fn ends_within(hold: &Hold, margin: Duration) -> Result<Duration, String> {
-    hold.check().map_err(|error| match error {
-        error @ Error::Lost { .. } => match error.source() {
-            Some(cause) => format!("{error}: {cause}"),
-            None => error.to_string(),
-        },
-        error => error.to_string(),
-    })?;
-    let left = hold.remaining();
-    match left.checked_sub(margin) {
-        Some(rest) if !rest.is_zero() => Ok(rest),
-        _ => Err(format!(
-            "the lease of {} ends in {}, and no renewal is answered",
-            table::clean(&hold.keys().join(", ")),
-            table::duration(left)
-        )),
+    /// Comes back when so little is left that the command has to end, or nothing, and says why.
+    async fn until_it_ends(&self) -> String {
+        loop {
+            match self.time_left() {
+                Err(why) => return why,
+                Ok(rest) => tokio::select! {
+                    _ = self.hold.lost() => {}
+                    () = sleep(rest.min(BETWEEN_LOOKS)) => {}
+                },
+            }
+        }
+    }
+
+    /// How long until only the margin is left; or why the command has to end.
+    fn time_left(&self) -> Result<Duration, String> {
+        self.hold.check().map_err(|error| match error {
+            error @ Error::Lost { .. } => match error.source() {
+                Some(cause) => format!("{error}: {cause}"),
+                None => error.to_string(),
+            },
+            error => error.to_string(),
+        })?;
+        let left = self.left();
+        match left.checked_sub(self.margin) {
+            Some(rest) if !rest.is_zero() => Ok(rest),
+            _ => {
+                let key = table::clean(&self.hold.keys().join(", "));
+                let (ends, left) = (self.hold.remaining() > left, table::duration(left));
+                Err(match ends {
+                    true => format!("--max-hold ends the lock {key} in {left}"),
+                    false => format!("the lease of {key} ends in {left}, and no renewal is answered"),
+                })
+            }
+        }
     }
 }

@@ -61,6 +61,7 @@ impl Server {
 /// A lock that is held or waited for.
 #[derive(Clone, Debug)]
 pub struct Lock {
+    name: Name,
     pub key: String,
     pub node: String,
     /// What SLOCK.INFO says.
@@ -113,7 +114,8 @@ impl Sampler {
                 is_replica: watched.node.is_replica,
                 ..Server::default()
             };
-            let asked = timeout(ANSWER_WITHIN, watched.look(&mut server, &mut frame.locks)).await;
+            let asked =
+                timeout(ANSWER_WITHIN, watched.look(&self.place, &mut server, &mut frame.locks)).await;
             match asked.unwrap_or_else(|_| Err(Failure::usage(format!("{} does not answer", server.address))))
             {
                 Ok(()) => {}
@@ -125,7 +127,8 @@ impl Sampler {
             if let Some((key, node)) = opened
                 && *node == server.address
             {
-                let answer = timeout(ANSWER_WITHIN, watched.node.answer(full_info(key, 100))).await;
+                let info = full_info(self.place.full(key), 100);
+                let answer = timeout(ANSWER_WITHIN, watched.node.answer(info)).await;
                 frame.opened = answer.ok().and_then(Result::ok).map(|answer| json_of(&answer));
             }
             frame.servers.push(server);
@@ -139,12 +142,13 @@ impl Sampler {
         let mut known: HashMap<String, Watched> =
             self.watched.drain(..).map(|watched| (watched.node.address.clone(), watched)).collect();
         for node in nodes {
+            let slices = Slices::new(&self.place, None);
             let watched = match known.remove(&node.address) {
                 Some(mut watched) => {
                     watched.node.is_replica = node.is_replica;
                     watched
                 }
-                None => Watched { node, slices: Slices::new(None), long_held: Vec::new(), grants: None },
+                None => Watched { node, slices, long_held: Vec::new(), grants: None },
             };
             self.watched.push(watched);
         }
@@ -152,7 +156,12 @@ impl Sampler {
 }
 
 impl Watched {
-    async fn look(&mut self, server: &mut Server, shown: &mut Vec<Lock>) -> Result<(), Failure> {
+    async fn look(
+        &mut self,
+        place: &Place,
+        server: &mut Server,
+        shown: &mut Vec<Lock>,
+    ) -> Result<(), Failure> {
         let info = info_of(&self.node.answer(cmd("INFO").arg("slock").clone()).await?);
         if info["slock_grants"].is_null() {
             let line = format!("{}: {}", server.address, slock_client::Error::ModuleNotLoaded);
@@ -179,7 +188,7 @@ impl Watched {
         let new = match self.slices.next_names(&mut self.node, SLICE).await? {
             Some(names) => names,
             None => {
-                self.slices = Slices::new(None);
+                self.slices = Slices::new(place, None);
                 Vec::new()
             }
         };
@@ -187,14 +196,15 @@ impl Watched {
         names.extend(self.long_held.drain(..).chain(new));
         names.sort();
         names.dedup();
-        let lock = |info: Json| {
+        let lock = |(name, info): (Name, Json)| {
+            let longest_wait = longest_waits.get(&*String::from_utf8_lossy(&name)).copied().unwrap_or(0);
             let key = info["key"].as_str().unwrap_or("").to_owned();
-            let longest_wait = longest_waits.get(key.as_str()).copied().unwrap_or(0);
-            Lock { key, node: server.address.clone(), info, longest_wait }
+            Lock { name, key, node: server.address.clone(), info, longest_wait }
         };
-        let mut locks: Vec<Lock> = locks(&mut self.node, &names, 1).await?.into_iter().map(lock).collect();
+        let locks = locks(place, &mut self.node, &names, 1).await?;
+        let mut locks: Vec<Lock> = locks.into_iter().map(lock).collect();
         locks.sort_by_key(|lock| std::cmp::Reverse(lock.held()));
-        self.long_held = locks.iter().take(HOLDS).map(|lock| lock.key.clone().into()).collect();
+        self.long_held = locks.iter().take(HOLDS).map(|lock| lock.name.clone()).collect();
         let is_shown =
             |number: usize, lock: &Lock| number < HOLDS || lock.longest_wait > 0 || lock.waiters() > 0;
         shown.extend(

@@ -1,9 +1,14 @@
 //! How things are shown: tables for people, JSON for programs, durations.
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
+
+/// How much is shown of a text that others chose, in characters.
+const LONGEST_TEXT: usize = 100;
+/// The longest line on standard error, in characters.
+const LONGEST_LINE: usize = 4000;
 
 /// Columns as wide as what is in them, the last one without padding.
 pub fn print(headings: &[&str], rows: &[Vec<String>]) {
@@ -18,26 +23,62 @@ pub fn print(headings: &[&str], rows: &[Vec<String>]) {
     }
 }
 
+/// JSON in which every character is one that a terminal shows as it is.
 pub fn print_json(value: &Value) {
-    put(&format!("{value:#}"));
+    let mut text = String::new();
+    for c in format!("{value:#}").chars() {
+        // Line breaks are only between the values.
+        if c == '\n' || is_visible(c) {
+            text.push(c);
+        } else {
+            text.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    put_text(&text);
 }
 
-/// A line of output. When nobody reads any more (`slock ls | head`), the program ends as by SIGPIPE.
+/// A line of output.
 pub fn put(line: &str) {
-    if writeln!(std::io::stdout(), "{line}").is_err() {
+    put_text(&visible(line));
+}
+
+/// Text that has nothing in it of what others chose. When nobody reads any more (`slock ls | head`), the program ends
+/// as by SIGPIPE.
+pub fn put_text(text: &str) {
+    if writeln!(std::io::stdout(), "{text}").is_err() {
         std::process::exit(128 + libc::SIGPIPE);
     }
 }
 
 /// A line for people, beside the output. Whether anybody reads it must not matter.
 pub fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "slock: {line}");
+    let _ = writeln!(std::io::stderr(), "slock: {}", cut(line, LONGEST_LINE));
 }
 
-/// What others chose, names and META, must not command the terminal.
+/// What others chose, such as names and META: it must neither command the terminal nor fill it.
 pub fn clean(text: &str) -> String {
-    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    cut(text, LONGEST_TEXT)
+}
+
+fn cut(text: &str, most: usize) -> String {
+    let shown = visible(&text.chars().take(most + 1).collect::<String>());
+    if shown.chars().count() <= most {
+        return shown;
+    }
+    shown.chars().take(most - 1).chain(['…']).collect()
+}
+
+/// Characters that a terminal does not show, or that change how it shows others, as \u{…}. Of what it gives it changes
+/// nothing more.
+fn visible(text: &str) -> String {
+    let escape = |c: char| if is_visible(c) { c.to_string() } else { c.escape_default().to_string() };
     text.chars().map(escape).collect()
+}
+
+/// As the standard library has it for `{:?}`, which escapes controls, formats, separators and what is not assigned.
+/// Combining characters are shown, so the one in question is not the first.
+fn is_visible(c: char) -> bool {
+    matches!(c, ' '..='~') || !c.is_ascii() && format!("a{c}").escape_debug().eq(['a', c])
 }
 
 /// Who it is: what was said with the request, or else the token.
@@ -66,6 +107,27 @@ pub fn duration(duration: Duration) -> String {
         3600..86400 => format!("{}h {}m", seconds / 3600, seconds % 3600 / 60),
         _ => format!("{}d {}h", seconds / 86400, seconds % 86400 / 3600),
     }
+}
+
+/// The moment so long ago, in UTC: `2026-01-31T09:05:00Z`.
+pub fn moment(ago: Duration) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = now.saturating_sub(ago).as_secs();
+    let (mut days, seconds) = (seconds / 86400, seconds % 86400);
+    let is_leap = |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    let mut year = 1970;
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let mut month = 0;
+    let lengths = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    while days >= lengths[month] {
+        days -= lengths[month];
+        month += 1;
+    }
+    let (hour, minute) = (seconds / 3600, seconds / 60 % 60);
+    format!("{year}-{:02}-{:02}T{hour:02}:{minute:02}:{:02}Z", month + 1, days + 1, seconds % 60)
 }
 
 /// `500ms`, `30s`, `10m`, `2h`, `1d`, `1m30s`; a number alone is seconds.

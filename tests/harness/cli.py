@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from harness.server import Server
 from harness.settings import REPOSITORY
@@ -91,6 +92,30 @@ def ends(process: subprocess.Popen[str]) -> int:
     """The status of a process that ends by itself."""
     process.communicate(timeout=LIMIT)
     return process.returncode
+
+
+def waiters(client: redis.Redis, key: str) -> int:
+    info = client.execute_command("SLOCK.INFO", key)
+    return dict(zip(info[::2], info[1::2], strict=True))[b"waiters"] if info else 0
+
+
+def holders(client: redis.Redis, key: str) -> int:
+    info = client.execute_command("SLOCK.INFO", key, "FULL", "COUNT", 0)
+    return len(dict(zip(info[::2], info[1::2], strict=True))[b"holders"]) if info else 0
+
+
+def is_running(pid: int) -> bool:
+    try:
+        # A process that has ended and that nobody has waited for has no command line.
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def number_in(path: Path) -> int:
+    return int(
+        wait_until(lambda: path.exists() and path.read_text().strip(), LIMIT, f"a number in {path.name}")
+    )
 
 
 class Terminal:

@@ -1,0 +1,144 @@
+"""How `slock` gets user, password and prefix, where they do not show, and what it says of a wrong URL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from harness import MakeServer, Server, wait_until
+from harness.cli import LIMIT, Cli, Terminal, ending, waiters
+
+
+@pytest.fixture
+def cli(server: Server) -> Cli:
+    return Cli(server)
+
+
+@pytest.fixture
+def closed(make_server: MakeServer) -> Iterator[Server]:
+    """A server that asks for a password: `secret` of the default user, `hidden` of the user `app`."""
+    server = make_server()
+    client = server.client()
+    client.execute_command("ACL", "SETUSER", "app", "on", ">hidden", "~*", "&*", "+@all")
+    client.config_set("requirepass", "secret")
+    yield server
+    server.client(password="secret").config_set("requirepass", "")
+
+
+SCRIPT = "env; ps -e -o args"
+
+
+def test_passwords_from_the_environment_and_from_a_file(closed: Server, tmp_path: Path) -> None:
+    """Each is enough for each kind of command, and neither the command nor `ps` has it."""
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    for words, environment in [
+        ([], {"SLOCK_PASSWORD": "secret"}),
+        ([], {"REDISCLI_AUTH": "secret"}),
+        (["--password-file", file], {"SLOCK_PASSWORD": "wrong"}),
+        ([], {"SLOCK_PASSWORD": "secret", "REDISCLI_AUTH": "wrong"}),
+        ([], {"SLOCK_USER": "app", "SLOCK_PASSWORD": "hidden"}),
+        (["--user", "app"], {"SLOCK_USER": "nobody", "SLOCK_PASSWORD": "hidden"}),
+    ]:
+        cli = Cli(closed)
+        cli.environment |= environment
+        assert cli(*words, "ls").returncode == 0
+        done = cli(*words, "run", "job", "--", "sh", "-c", SCRIPT)
+        assert done.returncode == 0, done.stderr
+        assert "SLOCK_FENCE=" in done.stdout
+        for word in ("secret", "hidden", "wrong", "SLOCK_USER", "SLOCK_PASSWORD", "REDISCLI_AUTH"):
+            assert word not in done.stdout
+
+
+def test_a_login_in_the_url_comes_before_the_environment_and_after_a_file(
+    closed: Server, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("hidden")
+    cli = Cli(f"redis://app:hidden@127.0.0.1:{closed.port}")
+    cli.environment |= {"SLOCK_USER": "nobody", "SLOCK_PASSWORD": "wrong"}
+    assert cli("ls").returncode == 0
+    cli = Cli(f"redis://app:wrong@127.0.0.1:{closed.port}")
+    assert cli("ls").returncode == 69
+    assert cli("--password-file", file, "ls").returncode == 0
+    missing = cli("--password-file", tmp_path / "nothing", "ls")
+    assert missing.returncode == 2
+    assert "cannot read" in missing.stderr
+
+
+@pytest.mark.parametrize("given", ["option", "variable"])
+def test_a_prefix_is_put_before_each_key_and_not_shown(cli: Cli, client: redis.Redis, given: str) -> None:
+    """It is a text and no pattern."""
+    words = ["--prefix", "app[1]:"] if given == "option" else []
+    if given == "variable":
+        cli.environment["SLOCK_PREFIX"] = "app[1]:"
+    client.execute_command("SLOCK.LOCK", "other", "t", 60_000)
+    client.execute_command("SLOCK.LOCK", "app1:x", "t", 60_000)
+    token, fence = cli(*words, "acquire", "job").stdout.split()
+    assert client.exists("app[1]:job")
+    for look in (["ls"], ["ls", "j*"], ["old", "--held-for", "0"]):
+        assert [lock["key"] for lock in json.loads(cli(*words, *look, "--json").stdout)] == ["job"]
+    assert json.loads(cli(*words, "info", "job", "--json").stdout)["key"] == "job"
+    assert cli(*words, "check", "job", fence).returncode == 0
+    assert cli(*words, "extend", "job", token, "--ttl", "1h").returncode == 0
+    assert cli(*words, "wait", "--wait", "0", "job").returncode == 75
+    with ending(cli.start(*words, "run", "job", "--", "true")):
+        wait_until(lambda: waiters(client, "app[1]:job") == 1, LIMIT, "the request to wait")
+        assert [queue["key"] for queue in json.loads(cli(*words, "queues", "--json").stdout)] == ["job"]
+    assert cli(*words, "release", "job", token).returncode == 0
+    script = 'slock check "$SLOCK_KEY" "$SLOCK_FENCE" && slock break --yes "$SLOCK_KEY"'
+    assert "job: ended the hold" in cli(*words, "run", "job", "--", "sh", "-c", script).stdout
+    assert sorted(client.keys()) == [b"app1:x", b"other"]
+
+
+def test_top_shows_the_keys_of_the_prefix(cli: Cli, client: redis.Redis) -> None:
+    client.execute_command("SLOCK.LOCK", "other", "t", 60_000, "META", "holder-1")
+    client.execute_command("SLOCK.LOCK", "app:job", "t", 60_000, "META", "holder-2")
+    with Terminal(cli, "slock --prefix app: top") as terminal:
+        screen = terminal.shows("holder-2")
+        assert "holder-1" not in screen and "app:job" not in screen
+        terminal.press("Enter")
+        terminal.shows("token t")
+
+
+SINGLE = "redis://[USER:PASSWORD@]HOST[:PORT][/DB]"
+SENTINEL = "redis+sentinel://[USER:PASSWORD@]HOST[:PORT],…/PRIMARY[/DB]"
+CLUSTER = "redis+cluster://[USER:PASSWORD@]HOST[:PORT],…"
+
+
+@pytest.mark.parametrize("url,part,form", [
+    ("host", "it has no ://", SINGLE),
+    ("http://:pw@host", "its scheme is none of redis", SINGLE),
+    ("redis+other://host", "its scheme is none of redis", SINGLE),
+    ("redis://", "a host is missing", SINGLE),
+    ("redis://:pw@:6379", "a host is missing", SINGLE),
+    ("redis://:pw@host:port", "a port is no number from 0 to 65535", SINGLE),
+    ("redis://host:65536", "a port is no number from 0 to 65535", SINGLE),
+    ("redis://host/zero", "the database is no number", SINGLE),
+    ("redis://:p/w@host", "the user or the password has / ? or # in it", SINGLE),
+    ("redis://app:pw#x@host", "the user or the password has / ? or # in it", SINGLE),
+    ("redis://one,two", "it names several hosts", SINGLE),
+    ("redis+sentinel://:pw@host", "the name of the primary is missing", SENTINEL),
+    ("redis+sentinel://one,,two/primary", "a host is missing", SENTINEL),
+    ("rediss+sentinel://one/primary/zero", "the database is no number", SENTINEL),
+    ("redis+cluster://", "a host is missing", CLUSTER),
+    ("redis+cluster://host/1", "it names a database, and a cluster has only one", CLUSTER),
+    ("unix://run/redis.sock", "the path of the socket does not begin with /", "unix:///PATH"),
+])  # fmt: skip
+def test_a_url_that_is_not_understood_names_the_part(url: str, part: str, form: str) -> None:
+    done = Cli(url)("ls")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"slock: the URL is not understood: {part}")
+    assert f"; write it as {form}" in done.stderr
+    assert "pw" not in done.stderr
+
+
+@pytest.mark.parametrize("url", ["redis://[::1]:1/0", "redis://127.0.0.1:1", "unix:///nowhere/at-all.sock",
+                                 "redis+cluster://127.0.0.1:1,127.0.0.1:1/",
+                                 "redis+sentinel://127.0.0.1:1/primary?sentinel-password=a@b"])  # fmt: skip
+def test_urls_that_are_understood(url: str) -> None:
+    assert Cli(url)("ls").returncode == 69
