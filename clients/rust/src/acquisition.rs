@@ -2,7 +2,6 @@
 //! so each may be sent again: it is the same hold, or the same request in its place in the queue.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisError};
@@ -11,9 +10,9 @@ use tokio::time::{sleep_until, timeout, timeout_at};
 use crate::clock::Moment;
 use crate::errors::{Error, is_reply, passes};
 use crate::listener::{Message, Ticket};
-use crate::node::{Extension, Node, counted, more_telling};
-use crate::options::{AFTER_ERRORS, Options, POLLING, shortened};
-use crate::protocol::{self, Owner, SERVER_WAIT};
+use crate::node::{Node, counted, more_telling};
+use crate::options::{AFTER_ERRORS, POLLING, shortened};
+use crate::protocol::{self, SERVER_WAIT, Wanted};
 use crate::transport::Call;
 
 /// How long a request waits for its message before it is sent again. So a lost message costs no more.
@@ -51,17 +50,22 @@ enum Stop {
 
 /// One use of a request at a server, or a change of mode that may have to wait.
 pub(crate) struct Acquisition<'a> {
-    node: &'a Node,
-    owner: &'a Owner,
-    options: &'a Options,
+    node: &'a Arc<Node>,
+    wanted: &'a Wanted,
     /// The command without a wait.
     command: Cmd,
     /// A refusal gives nothing, and is no error.
     is_try: bool,
-    /// Something of the request may be left on the server, or may be on its way there.
-    is_open: &'a AtomicBool,
+    /// If it is dropped without a grant, what may be left of it on the server is ended in the background.
+    pub(crate) ends: bool,
     began: Instant,
     deadline: Option<Instant>,
+    progress: Progress,
+}
+
+/// How far an acquisition is.
+#[derive(Default)]
+struct Progress {
     /// When the server last replied.
     contact: Option<Instant>,
     /// The last error that passes; nothing after a reply without one.
@@ -83,69 +87,56 @@ pub(crate) struct Acquisition<'a> {
     is_queued: bool,
 }
 
-impl<'a> Acquisition<'a> {
-    pub(crate) fn new(
-        node: &'a Node,
-        owner: &'a Owner,
-        options: &'a Options,
-        command: Cmd,
-        is_try: bool,
-        is_open: &'a AtomicBool,
-    ) -> Self {
-        let began = Instant::now();
-        let deadline = options.wait.filter(|wait| !is_try && !wait.is_zero()).map(|wait| began + wait);
-        let (contact, last, failures, polls, waits, ticket, sent, queued_for, is_loose) = Default::default();
-        Self {
-            node,
-            owner,
-            options,
-            command,
-            is_try,
-            is_open,
-            began,
-            deadline,
-            contact,
-            last,
-            failures,
-            polls,
-            waits,
-            ticket,
-            sent,
-            queued_for,
-            is_loose,
-            is_queued: false,
+impl Drop for Acquisition<'_> {
+    fn drop(&mut self) {
+        if self.ends && self.is_open() {
+            self.node.leave(self.wanted, None, Duration::ZERO);
         }
     }
+}
 
-    /// A refusal ends it.
+impl<'a> Acquisition<'a> {
+    pub(crate) fn new(node: &'a Arc<Node>, wanted: &'a Wanted, command: Cmd, is_try: bool) -> Self {
+        let began = Instant::now();
+        let (deadline, progress) = (wanted.deadline(began, is_try), Progress::default());
+        Self { node, wanted, command, is_try, ends: false, began, deadline, progress }
+    }
+
+    /// Something of the request may be left on the server, or may be on its way there.
+    pub(crate) fn is_open(&self) -> bool {
+        self.progress.is_loose || self.progress.is_queued
+    }
+
     fn is_once(&self) -> bool {
-        self.is_try || self.options.wait.is_some_and(|wait| wait.is_zero())
+        self.wanted.is_once(self.is_try)
     }
 
     /// Sends the request until it is granted or over. A refusal gives nothing if the caller wanted to know just that.
-    pub(crate) async fn run(mut self) -> Result<Option<Grant>, Error> {
+    pub(crate) async fn run(&mut self) -> Result<Option<Grant>, Error> {
         loop {
             let now = Instant::now();
             let is_over = self.deadline.is_some_and(|deadline| now >= deadline);
-            if is_over || self.last.is_some() && now >= self.limit() {
-                return Err(self.failed(is_over && self.last.is_none() && self.contact.is_some()).await);
+            if is_over || self.progress.last.is_some() && now >= self.limit() {
+                return Err(self
+                    .failed(is_over && self.progress.last.is_none() && self.progress.contact.is_some())
+                    .await);
             }
-            self.is_open.store(true, Ordering::Relaxed);
-            let sent = self.send().await;
-            self.is_open.store(self.is_loose || self.is_queued, Ordering::Relaxed);
-            let pause = match sent {
-                Ok(grant) => return Ok(Some(grant)),
+            let pause = match self.send().await {
+                Ok(grant) => {
+                    self.ends = false;
+                    return Ok(Some(grant));
+                }
                 Err(Stop::Refused) => return Ok(None),
                 Err(Stop::Final(error)) => return Err(error),
                 Err(Stop::Again) => continue,
                 Err(Stop::Poll) => {
-                    self.polls += 1;
-                    POLLING.pause(self.polls - 1)
+                    self.progress.polls += 1;
+                    POLLING.pause(self.progress.polls - 1)
                 }
                 Err(Stop::Passing(error)) => {
-                    self.last = Some(more_telling(self.last.take(), error));
-                    self.failures += 1;
-                    AFTER_ERRORS.pause(self.failures - 1)
+                    self.progress.last = Some(more_telling(self.progress.last.take(), error));
+                    self.progress.failures += 1;
+                    AFTER_ERRORS.pause(self.progress.failures - 1)
                 }
             };
             let next = (Instant::now() + pause.unwrap_or_default()).min(self.limit());
@@ -155,7 +146,7 @@ impl<'a> Acquisition<'a> {
 
     /// Until when the server has to reply.
     fn limit(&self) -> Instant {
-        match self.contact {
+        match self.progress.contact {
             Some(contact) if !self.is_once() => contact + self.node.settings.retry_wait_for,
             _ => self.began + self.node.settings.retry_for,
         }
@@ -163,18 +154,18 @@ impl<'a> Acquisition<'a> {
 
     /// The error of a call that is over: because others have the lock, or without a reply.
     async fn failed(&self, is_timed_out: bool) -> Error {
-        let (keys, waited) = (self.owner.keys.clone(), self.began.elapsed());
+        let (keys, waited) = (self.wanted.owner.keys.clone(), self.began.elapsed());
         if !is_timed_out {
-            return Error::NoAnswer { keys, within: waited, last: self.last.clone() };
+            return Error::NoAnswer { keys, within: waited, last: self.progress.last.clone() };
         }
-        let holders = self.node.holders(&self.owner.full, HOLDERS_REPLY).await;
+        let holders = self.node.holders(&self.wanted.owner.full, HOLDERS_REPLY).await;
         Error::TimedOut { keys, waited, holders, nodes: Vec::new() }
     }
 
     fn stop(&self, error: Error) -> Stop {
         match error {
             Error::Redis(error) if passes(&error) => Stop::Passing(error),
-            error => Stop::Final(error.explained(&self.owner.keys)),
+            error => Stop::Final(error.explained(&self.wanted.owner.keys)),
         }
     }
 
@@ -187,20 +178,22 @@ impl<'a> Acquisition<'a> {
             let left = deadline.saturating_duration_since(Instant::now());
             (wait, until) = (wait.min(left.max(Duration::from_millis(1))), until.min(deadline + LATE_REPLY));
         }
-        let waiting = self.ticket.as_ref().zip(channel.as_ref());
+        let waiting = self.progress.ticket.as_ref().zip(channel.as_ref());
         let waiting = waiting.map(|(ticket, name)| protocol::waiting(&self.command, wait, name, &ticket.tag));
         let command = waiting.as_ref().unwrap_or(&self.command);
-        let answer = self.node.number(Call { until, ..Call::new(self.owner.key(), command) }).await;
+        let (was_loose, owner) = (self.progress.is_loose, &self.wanted.owner);
+        self.progress.is_loose = true; // also if this future is dropped
+        let answer = self.node.number(Call::new(owner.key(), command, until)).await;
         let is_answered = answer.as_ref().err().is_none_or(is_reply);
         // The end of a token of the program's might end another hold of it, so there only copies count that are known.
-        let is_alone = self.owner.is_given || answer.as_ref().is_ok_and(|answer| answer.is_alone);
-        self.is_loose |= !is_answered || !is_alone;
+        let is_alone = owner.is_given || answer.as_ref().is_ok_and(|answer| answer.is_alone);
+        self.progress.is_loose = was_loose || !is_answered || !is_alone;
         if is_answered {
-            self.contact = Some(Instant::now());
+            self.progress.contact = Some(Instant::now());
         }
         let answer = match answer {
             Ok(answer) => answer,
-            Err(error) if waiting.is_some() && self.node.listener.failed(self.owner.key(), &error) => {
+            Err(error) if waiting.is_some() && self.node.listener.failed(owner.key(), &error) => {
                 return Err(Stop::Again);
             }
             Err(error) => return Err(self.stop(error.into())),
@@ -208,9 +201,11 @@ impl<'a> Acquisition<'a> {
         if answer.number > 0 {
             return self.confirm(answer.number, answer.sent, false).await;
         }
-        (self.last, self.failures) = (None, 0);
+        (self.progress.last, self.progress.failures) = (None, 0);
         if waiting.is_some() {
-            (self.is_queued, self.waits, self.sent, self.queued_for) = (true, true, answer.sent, wait);
+            let progress = &mut self.progress;
+            (progress.is_queued, progress.waits) = (true, true);
+            (progress.sent, progress.queued_for) = (answer.sent, wait);
             return self.wait().await;
         }
         if self.is_try {
@@ -220,16 +215,16 @@ impl<'a> Acquisition<'a> {
             return Err(Stop::Final(self.failed(true).await));
         }
         // If it has waited already, it wants a channel and may not have one.
-        Err(if std::mem::replace(&mut self.waits, true) { Stop::Poll } else { Stop::Again })
+        Err(if std::mem::replace(&mut self.progress.waits, true) { Stop::Poll } else { Stop::Again })
     }
 
     /// The channel to wait by. A request that has not been refused waits only if there is one already. If it is new, the
     /// confirmation of the server is waited for, but not for long.
     async fn channel(&mut self) -> Option<Arc<str>> {
         let listener = &self.node.listener;
-        let (name, is_new) = listener.channel(self.owner.key(), self.waits)?;
+        let (name, is_new) = listener.channel(self.wanted.owner.key(), self.progress.waits)?;
         // A message that is late may tell of a hold that ended before this copy is sent.
-        let ticket = self.ticket.insert(listener.ticket(self.owner.key()));
+        let ticket = self.progress.ticket.insert(listener.ticket(self.wanted.owner.key()));
         if is_new {
             let _ = timeout(SUBSCRIBING, ticket.messages.recv()).await;
         }
@@ -240,18 +235,18 @@ impl<'a> Acquisition<'a> {
     async fn wait(&mut self) -> Result<Grant, Stop> {
         let again = Instant::now() + shortened(SEND_AGAIN).min(self.node.settings.retry_wait_for / 4);
         let until = self.deadline.map_or(again, |deadline| again.min(deadline + LATE_MESSAGE));
-        let Some(ticket) = &mut self.ticket else { return Err(Stop::Again) };
+        let Some(ticket) = &mut self.progress.ticket else { return Err(Stop::Again) };
         match timeout_at(until.into(), ticket.messages.recv()).await {
             Ok(Some(Message::Number(0))) => {
                 // The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator
                 // has withdrawn the request.
-                self.is_queued = false;
-                if Moment::now().since(self.sent) < self.queued_for {
+                self.progress.is_queued = false;
+                if Moment::now().since(self.progress.sent) < self.progress.queued_for {
                     return Err(Stop::Final(self.failed(true).await));
                 }
                 Err(Stop::Again)
             }
-            Ok(Some(Message::Number(fence))) => self.confirm(fence, self.sent, true).await,
+            Ok(Some(Message::Number(fence))) => self.confirm(fence, self.progress.sent, true).await,
             Ok(Some(Message::Failed(error))) => Err(self.stop(error.into())),
             Ok(Some(Message::Missed) | None) | Err(_) => Err(Stop::Again),
         }
@@ -260,17 +255,16 @@ impl<'a> Acquisition<'a> {
     /// Makes sure of how long the hold is valid, and that enough replicas have it. The ttl began at a grant that may be long
     /// ago, if a message told of it, and at a server that may not be the primary any more.
     async fn confirm(&mut self, fence: i64, from: Moment, is_message: bool) -> Result<Grant, Stop> {
-        self.is_queued = true;
-        let (ttl, since) = (self.options.ttl, Moment::now().since(from));
-        let is_sure = !is_message || since <= ttl / 3 && !self.node.topology.is_failover;
-        if self.options.min_replicas == 0 && is_sure && since < counted(ttl) {
+        self.progress.is_queued = true;
+        let (ttl, since) = (self.wanted.options.ttl, Moment::now().since(from));
+        let is_sure = !is_message || since <= ttl / 3 && !self.node.topology().is_failover;
+        if self.wanted.options.min_replicas == 0 && is_sure && since < counted(ttl) {
             return Ok(Grant { fence, from });
         }
-        let until = Instant::now() + self.node.settings.retry_for;
-        let by = Extension { ttl, fence: Some(fence), options: self.options };
-        match self.node.prolong(until, self.owner, by).await {
-            Ok(answer) if answer.number > 0 => Ok(Grant { fence, from: answer.sent }),
-            Ok(_) => Err(Stop::Again), // it is over by now
+        let (until, from) = (Instant::now() + self.node.settings.retry_for, Moment::now());
+        match self.node.extend(until, self.wanted, ttl, Some(fence)).await {
+            Ok(true) => Ok(Grant { fence, from }),
+            Ok(false) => Err(Stop::Again), // it is over by now
             Err(error) => Err(self.stop(error)),
         }
     }

@@ -194,7 +194,7 @@ impl Error {
 
     /// Whether the command may succeed if it is sent again.
     pub(crate) fn passes(&self) -> bool {
-        matches!(self, Error::Redis(error) if passes(error))
+        matches!(self, Error::NoAnswer { .. }) || matches!(self, Error::Redis(error) if passes(error))
     }
 
     /// Another type has replaced the lock.

@@ -12,9 +12,10 @@ use tokio::sync::mpsc;
 use crate::errors::passes;
 use crate::hooks::Reporter;
 use crate::protocol::{self, draw};
+use crate::server::Make;
 use crate::slot::{slot, tag_for};
-use crate::transport::{Events, Transport};
-use crate::watchdog::Holds;
+use crate::transport::{Event, Topology, Transport};
+use crate::watchdog;
 
 /// How long a channel may have no subscription on a server that replies. Then requests poll for a while.
 const TRIAL: Duration = Duration::from_secs(3);
@@ -25,11 +26,11 @@ const MESSAGES: usize = 4;
 /// What the waits of one `Locks` share.
 pub(crate) struct Listener {
     own: Weak<Self>,
-    transport: Arc<dyn Transport>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) topology: Topology,
     reporter: Arc<Reporter>,
-    is_cluster: bool,
-    /// Holds that have to be confirmed if messages may have been missed; nothing if no server replaces another.
-    confirmed: Option<Arc<Holds>>,
+    /// Of the `Locks`.
+    locks: u64,
     state: Mutex<State>,
 }
 
@@ -73,23 +74,17 @@ impl Drop for Ticket {
 }
 
 impl Listener {
-    pub(crate) fn new(
-        transport: &Arc<dyn Transport>,
-        reporter: &Arc<Reporter>,
-        holds: &Arc<Holds>,
-    ) -> Arc<Self> {
-        let topology = transport.topology();
-        let listener = Arc::new_cyclic(|own| Self {
-            own: own.clone(),
-            transport: transport.clone(),
-            reporter: reporter.clone(),
-            is_cluster: topology.is_cluster,
-            confirmed: topology.is_failover.then(|| holds.clone()),
-            state: Mutex::default(),
-        });
-        let events: Arc<dyn Events> = listener.clone();
-        transport.start(Arc::downgrade(&events));
-        listener
+    pub(crate) fn new(make: Make, reporter: &Arc<Reporter>, locks: u64) -> Arc<Self> {
+        Arc::new_cyclic(|own: &Weak<Self>| {
+            let listener = own.clone();
+            let transport = make(Arc::new(move |event| {
+                if let Some(listener) = listener.upgrade() {
+                    listener.take(event);
+                }
+            }));
+            let (own, topology, reporter) = (own.clone(), transport.topology(), reporter.clone());
+            Self { own, transport, topology, reporter, locks, state: Mutex::default() }
+        })
     }
 
     /// From now on nothing is subscribed to again.
@@ -102,7 +97,7 @@ impl Listener {
     }
 
     fn slot(&self, key: &str) -> u16 {
-        if self.is_cluster { slot(key) } else { 0 }
+        if self.topology.is_cluster { slot(key) } else { 0 }
     }
 
     /// The channel for a key, and whether it is new. With `opens` it subscribes to one if there is none.
@@ -118,7 +113,7 @@ impl Listener {
         if !opens {
             return None;
         }
-        let tag = if self.is_cluster { format!("{{{}}}.", tag_for(key)) } else { String::new() };
+        let tag = if self.topology.is_cluster { format!("{{{}}}.", tag_for(key)) } else { String::new() };
         let name: Arc<str> = format!("{tag}waits:{}", draw()).into();
         let channel = Channel { name: name.clone(), since: Some(Instant::now()), is_subscribing: false };
         self.subscribe(slot, state.channels.entry(slot).or_insert(channel));
@@ -165,6 +160,32 @@ impl Listener {
         Ticket { tag, messages, listener: self.clone() }
     }
 
+    fn take(&self, event: Event<'_>) {
+        match event {
+            // Others may send to the channel: a tag that is not known is ignored.
+            Event::Heard(payload) => {
+                let Some((tag, number)) = protocol::message(payload) else { return };
+                if let Some((_, messages)) = self.state().tickets.get(tag) {
+                    let _ = messages.try_send(number.map_or_else(Message::Failed, Message::Number));
+                }
+            }
+            Event::Missed => self.missed(),
+        }
+    }
+
+    fn missed(&self) {
+        let mut state = self.state();
+        for (slot, channel) in &mut state.channels {
+            channel.since.get_or_insert_with(Instant::now);
+            self.subscribe(*slot, channel);
+        }
+        state.channels.keys().for_each(|slot| Self::again(&state, *slot));
+        drop(state);
+        if self.topology.is_failover {
+            watchdog::holds(self.locks).into_iter().for_each(|hold| hold.confirm());
+        }
+    }
+
     /// Notes that a request was refused because of its channel, and gives whether no channel can be used.
     pub(crate) fn failed(&self, key: &str, error: &RedisError) -> bool {
         let is_denied = error.code() == Some("NOPERM") && error.to_string().contains("channel");
@@ -181,28 +202,5 @@ impl Listener {
             self.subscribe(slot, channel);
         }
         is_denied
-    }
-}
-
-impl Events for Listener {
-    /// Others may send to the channel: a tag that is not known is ignored.
-    fn heard(&self, payload: &[u8]) {
-        let Some((tag, number)) = protocol::message(payload) else { return };
-        if let Some((_, messages)) = self.state().tickets.get(tag) {
-            let _ = messages.try_send(number.map_or_else(Message::Failed, Message::Number));
-        }
-    }
-
-    fn missed(&self) {
-        let mut state = self.state();
-        for (slot, channel) in &mut state.channels {
-            channel.since.get_or_insert_with(Instant::now);
-            self.subscribe(*slot, channel);
-        }
-        state.channels.keys().for_each(|slot| Self::again(&state, *slot));
-        drop(state);
-        if let Some(holds) = &self.confirmed {
-            holds.confirm();
-        }
     }
 }

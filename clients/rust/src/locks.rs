@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::ToRedisArgs;
+use redis::{Cmd, ToRedisArgs, Value};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -13,15 +13,15 @@ use crate::errors::Error;
 use crate::hold::Hold;
 use crate::hooks::{Hooks, Reporter};
 use crate::info::{self, Info, Mode, Queue};
-use crate::keeper::{Backend, Shared, Single};
+use crate::listener::Listener;
 use crate::node::Node;
 use crate::options::{LONGEST, Options, Settings, shared_options};
 use crate::protocol;
-use crate::quorum::Majority;
+use crate::quorum::Servers;
 use crate::request::Request;
-use crate::server::{Place, Server};
-use crate::transport::Call;
-use crate::watchdog::Holds;
+use crate::server::Server;
+use crate::shared::Shared;
+use crate::watchdog;
 
 /// Locks over what the program has of the redis crate. Make one for the program. It is cheap to clone, and clones share
 /// everything.
@@ -114,7 +114,7 @@ impl Locks {
             return Err(Error::Invalid("a key must not be empty".into()));
         }
         let name = format!("{}{key}", self.shared.settings.prefix);
-        Ok(info::info(self.query(&[key.to_owned()], Some(&name), &protocol::info(&name, 0)).await?)?)
+        Ok(info::info(self.query(Some(&name), &[key.to_owned()], &protocol::info(&name, 0)).await?)?)
     }
 
     /// Which locks are waited for, on all nodes of a cluster, the longest wait first: those whose keys begin with the
@@ -126,7 +126,7 @@ impl Locks {
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
         let (mut found, mut cursor) = (HashMap::new(), 0);
         loop {
-            let pages = self.query(&[], None, &protocol::queues(cursor)).await?;
+            let pages = self.query(None, &[], &protocol::queues(cursor)).await?;
             cursor = info::add_queues(&mut found, pages, &self.shared.settings.prefix)?;
             if cursor == 0 {
                 break;
@@ -137,14 +137,12 @@ impl Locks {
         Ok(all)
     }
 
-    async fn query(
-        &self,
-        names: &[String],
-        key: Option<&str>,
-        command: &redis::Cmd,
-    ) -> Result<redis::Value, Error> {
+    async fn query(&self, key: Option<&str>, names: &[String], command: &Cmd) -> Result<Value, Error> {
         self.shared.unless_closed()?;
-        self.shared.backend.nodes()[0].query(&names.into(), Call { key, ..Call::new("", command) }).await
+        match self.shared.servers.nodes.first() {
+            Some(node) => node.query(key, names, command).await,
+            None => Err(Error::Invalid("a quorum needs servers".into())),
+        }
     }
 
     /// Ends the waits and the renewals. Waits, and all later calls except the release of a hold, end with
@@ -154,7 +152,7 @@ impl Locks {
         self.shared.closing.cancel();
         self.shared.tracker.close();
         let _ = timeout(self.shared.settings.retry_for, self.shared.tracker.wait()).await;
-        self.shared.backend.nodes().iter().for_each(|node| node.close());
+        self.shared.servers.nodes.iter().for_each(|node| node.close());
     }
 
     /// Releases all holds, and closes.
@@ -163,7 +161,7 @@ impl Locks {
     ///
     /// The first error of a release, as of [`Hold::release`]. The other holds are released all the same.
     pub async fn close_and_release(&self) -> Result<(), Error> {
-        let releases = self.shared.holds.list().into_iter().map(|hold| hold.close());
+        let releases = watchdog::holds(self.shared.id).into_iter().map(|hold| hold.close());
         let released = futures_util::future::join_all(releases).await;
         self.close().await;
         released.into_iter().filter(|result| !matches!(result, Err(Error::NotHeld { .. }))).collect()
@@ -208,14 +206,10 @@ impl LocksBuilder {
     /// The locks.
     pub fn build(self) -> Locks {
         let (settings, reporter) = (Arc::new(self.settings), Arc::new(self.reporter));
-        let (holds, tracker) = (Arc::<Holds>::default(), TaskTracker::new());
-        let node = |transport| Node::new(transport, &settings, &reporter, &holds, &tracker);
-        let backend: Box<dyn Backend> = match self.server.0 {
-            Place::One(transport) => Box::new(Single([node(transport)])),
-            Place::Quorum(quorum) => Box::new(Majority::new(quorum, node)),
-        };
-        let closing = CancellationToken::new();
-        let shared = Shared { backend, settings, reporter, holds, closing, tracker };
+        let (id, tracker, closing) = (watchdog::number(), TaskTracker::new(), CancellationToken::new());
+        let node = |make| Node::new(Listener::new(make, &reporter, id), &settings, &tracker);
+        let servers = Arc::new(Servers::new(self.server, node));
+        let shared = Shared { id, servers, settings, reporter, closing, tracker };
         Locks { shared: Arc::new(shared), defaults: self.defaults }
     }
 

@@ -1,7 +1,7 @@
 //! The words of the commands, and what the replies mean. It sends nothing.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisError, Value};
 use tokio::runtime::Handle;
@@ -62,13 +62,10 @@ impl Owner {
     }
 
     /// Requests the lock.
-    pub(crate) fn lock(&self, mode: Mode, options: &Options) -> Cmd {
-        let metadata = match &options.metadata {
-            Some(text) => ("META", text.clone()),
-            None => ("META", who_asks()),
-        };
-        let limit = options.limit.map(|limit| ("LIMIT", limit));
-        self.held(mode, options.ttl).arg((!metadata.1.is_empty()).then_some(metadata)).arg(limit).take()
+    pub(crate) fn lock(&self, mode: Mode, ttl: Duration, options: &Options) -> Cmd {
+        let metadata = options.metadata.clone().unwrap_or_else(who_asks);
+        let metadata = Some(("META", metadata)).filter(|(_, text)| !text.is_empty());
+        self.held(mode, ttl).arg(metadata).arg(options.limit.map(|limit| ("LIMIT", limit))).take()
     }
 
     fn held(&self, mode: Mode, ttl: Duration) -> Cmd {
@@ -89,11 +86,6 @@ impl Owner {
         fenced(self.command("SLOCK.EXTEND", "SLOCK.MEXTEND").arg(milliseconds(ttl)).arg("GT"), fence)
     }
 
-    /// Lets the hold end after this time.
-    pub(crate) fn shorten(&self, ttl: Duration, fence: Option<i64>) -> Cmd {
-        fenced(self.command("SLOCK.EXTEND", "SLOCK.MEXTEND").arg(milliseconds(ttl)), fence)
-    }
-
     /// Makes the reader of a single key the writer, or the other way round.
     pub(crate) fn change(&self, to: Mode, ttl: Duration, fence: i64) -> Cmd {
         let name = if to == Mode::Write { "SLOCK.UPGRADE" } else { "SLOCK.DOWNGRADE" };
@@ -105,15 +97,20 @@ impl Owner {
         self.command("SLOCK.CANCEL", "")
     }
 
-    /// Ends the acquisition: the server withdraws what waits, releases what is held, and refuses what arrives later. A
-    /// token of the program's may be in use for another hold. So it is not refused, and only the hold with the fencing
-    /// token ends, if that is known.
-    pub(crate) fn end(&self, fence: Option<i64>) -> Cmd {
+    /// Ends the acquisition, and says for how long that is sent: the server withdraws what waits, releases what is held, and
+    /// refuses what arrives later. A token of the program's may be in use for another hold. So it is not refused, and only the
+    /// hold with the fencing token ends, if that is known. With a time after which it is to end, a hold ends then.
+    pub(crate) fn ending(&self, fence: Option<i64>, after: Duration) -> (Cmd, Duration) {
+        if !after.is_zero() {
+            let mut command = self.command("SLOCK.EXTEND", "SLOCK.MEXTEND");
+            return (fenced(command.arg(milliseconds(after)), fence), after);
+        }
         let mut command = self.command("", "SLOCK.MUNLOCK");
-        match self.is_given {
+        let command = match self.is_given {
             true => fenced(&mut command, fence),
             false => command.arg("REFUSE").arg(milliseconds(REFUSED_FOR)).take(),
-        }
+        };
+        (command, REFUSED_FOR)
     }
 }
 
@@ -132,6 +129,16 @@ pub(crate) struct Wanted {
 impl Wanted {
     pub(crate) fn label(&self) -> &str {
         self.options.label.as_deref().unwrap_or(&self.owner.keys[0])
+    }
+
+    /// A refusal ends the call.
+    pub(crate) fn is_once(&self, is_try: bool) -> bool {
+        is_try || self.options.wait.is_some_and(|wait| wait.is_zero())
+    }
+
+    /// When the wait is over, if it has a limit.
+    pub(crate) fn deadline(&self, began: Instant, is_try: bool) -> Option<Instant> {
+        self.options.wait.filter(|_| !self.is_once(is_try)).map(|wait| began + wait)
     }
 }
 

@@ -11,9 +11,10 @@ use crate::errors::Error;
 use crate::hold::Hold;
 use crate::hooks::Waited;
 use crate::info::Mode;
-use crate::keeper::Shared;
+use crate::node::OnDrop;
 use crate::options::{LONGEST, Options, shared_options};
 use crate::protocol::{Owner, Wanted};
+use crate::shared::Shared;
 
 /// What a [`Locks`](crate::Locks) is asked for. Making one sends nothing, and one may be used many times, by several tasks
 /// at once.
@@ -90,7 +91,7 @@ impl Request {
         let _running = self.shared.tracker.token();
         let wanted = self.wanted();
         let waited = Waited::begin(&self.shared.reporter, &wanted);
-        let acquired = self.shared.backend.acquire(wanted.clone(), is_try);
+        let acquired = self.shared.servers.acquire(&wanted, is_try);
         let acquired = self.shared.closing.run_until_cancelled(acquired);
         let acquired = acquired.instrument(info_span!("slock.acquire", lock = wanted.label())).await;
         let acquired = acquired.unwrap_or(Err(Error::Closed));
@@ -109,10 +110,11 @@ impl Request {
     where
         F: Future<Output = T>,
     {
+        let hold = Arc::new(self.acquire().await?);
         // It ends with this future, even if the program keeps another reference to the hold.
-        let block = Block(Arc::new(self.acquire().await?));
-        let result = block.0.run(work(block.0.clone())).await?;
-        match block.0.release().await {
+        let _block = OnDrop(Some(|| hold.inner.leave()));
+        let result = hold.run(work(hold.clone())).await?;
+        match hold.release().await {
             Err(loss @ Error::Lost { .. }) => Err(loss),
             _ => Ok(result),
         }
@@ -128,14 +130,14 @@ impl Request {
         if self.options.token.is_none() {
             return Err(Error::Invalid("adopt needs an owner token".into()));
         }
-        let kept = self.shared.backend.adopt(self.wanted()).await?;
+        let kept = self.shared.servers.adopt(&self.wanted()).await?;
         Ok(Hold::new(&self.shared, kept))
     }
 
     /// Releases what the owner token holds.
     pub(crate) async fn release(&self) -> Result<usize, Error> {
         self.check()?;
-        self.shared.backend.release(self.wanted()).await
+        self.shared.servers.release(&self.wanted()).await
     }
 
     fn wanted(&self) -> Arc<Wanted> {
@@ -146,15 +148,7 @@ impl Request {
 
     fn check(&self) -> Result<(), Error> {
         self.options.check(&self.keys, self.mode)?;
-        self.shared.backend.check(self.options.ttl)?;
+        self.shared.servers.check(self.options.ttl)?;
         self.shared.unless_closed()
-    }
-}
-
-struct Block(Arc<Hold>);
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        self.0.inner.leave();
     }
 }
