@@ -35,9 +35,7 @@ pub trait Hooks: Send + Sync + 'static {
 }
 
 /// Without hooks.
-struct Nothing;
-
-impl Hooks for Nothing {}
+impl Hooks for () {}
 
 /// Calls the hooks and writes the log of one `Locks`.
 pub(crate) struct Reporter {
@@ -46,7 +44,7 @@ pub(crate) struct Reporter {
 
 impl Default for Reporter {
     fn default() -> Self {
-        Self { hooks: Arc::new(Nothing) }
+        Self { hooks: Arc::new(()) }
     }
 }
 
