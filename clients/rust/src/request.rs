@@ -91,10 +91,14 @@ impl Request {
         let _running = self.shared.tracker.token();
         let wanted = self.wanted();
         let waited = Waited::begin(&self.shared.reporter, &wanted);
-        let acquired = self.shared.servers.acquire(&wanted, is_try);
-        let acquired = self.shared.closing.run_until_cancelled(acquired);
+        let acquired = async {
+            tokio::select! {
+                biased;
+                () = self.shared.closing.cancelled() => Err(Error::Closed),
+                acquired = self.shared.servers.acquire(&wanted, is_try) => acquired,
+            }
+        };
         let acquired = acquired.instrument(info_span!("slock.acquire", lock = wanted.label())).await;
-        let acquired = acquired.unwrap_or(Err(Error::Closed));
         waited.end(&acquired);
         Ok(acquired?.map(|kept| Hold::new(&self.shared, kept)))
     }
