@@ -8,7 +8,7 @@ use redis::{Cmd, RedisError};
 use tokio::time::{sleep_until, timeout, timeout_at};
 
 use crate::clock::Moment;
-use crate::errors::{Error, is_reply, passes};
+use crate::errors::{Error, Result, is_reply, passes};
 use crate::listener::Ticket;
 use crate::node::{Node, counted, more_telling};
 use crate::options::{AFTER_ERRORS, POLLING, shortened};
@@ -37,7 +37,7 @@ pub(crate) struct Grant {
 
 /// What follows from one copy of a request.
 enum Next {
-    Done(Result<Option<Grant>, Error>),
+    Done(Result<Option<Grant>>),
     /// The request has to be sent again at once.
     Again,
     /// The lock was refused, and the request cannot wait by a message.
@@ -103,7 +103,7 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Sends the request until it is granted or over. A refusal gives nothing if the caller wanted to know just that.
-    pub(crate) async fn run(&mut self) -> Result<Option<Grant>, Error> {
+    pub(crate) async fn run(&mut self) -> Result<Option<Grant>> {
         loop {
             let (now, progress) = (Instant::now(), &self.progress);
             let is_over = self.deadline.is_some_and(|deadline| now >= deadline);

@@ -9,6 +9,8 @@ use redis::{ErrorKind, RedisError};
 
 use crate::info::{Holder, Mode};
 
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
 /// Why a hold was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, info_span};
 
 use crate::clock::Moment;
-use crate::errors::{Error, is_reply, passes};
+use crate::errors::{Error, Result, is_reply, passes};
 use crate::hooks::Outage;
 use crate::info::{self, Holder};
 use crate::listener::Listener;
@@ -98,7 +98,7 @@ impl Node {
         keys: &Arc<[String]>,
         again: fn(&RedisError) -> bool,
         call: Call<'_>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Answer> {
         let mut copies = 0;
         let ask = || {
             copies += 1;
@@ -109,12 +109,7 @@ impl Node {
     }
 
     /// The reply to a question; without a key it is an array of the replies of all nodes.
-    pub(crate) async fn query(
-        &self,
-        key: Option<&str>,
-        names: &[String],
-        command: &Cmd,
-    ) -> Result<Value, Error> {
+    pub(crate) async fn query(&self, key: Option<&str>, names: &[String], command: &Cmd) -> Result<Value> {
         let until = Instant::now() + self.settings.retry_for;
         let call = Call { key, ..Call::new("", command, until) };
         let ask = || async { Ok(self.send(call).await?.value) };
@@ -144,7 +139,7 @@ impl Node {
         wanted: &Wanted,
         ttl: Duration,
         fence: Option<i64>,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool> {
         let (owner, replicas) = (&wanted.owner, wanted.options.min_replicas);
         let timeout = wanted.options.replica_timeout;
         // WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would
@@ -202,9 +197,9 @@ pub(crate) async fn repeat<T, F>(
     until: Instant,
     again: fn(&RedisError) -> bool,
     mut send: impl FnMut() -> F,
-) -> Result<T, Error>
+) -> Result<T>
 where
-    F: Future<Output = Result<T, Error>>,
+    F: Future<Output = Result<T>>,
 {
     let (began, mut last) = (Instant::now(), None);
     for failures in 0.. {

@@ -13,7 +13,7 @@ use tracing::{Instrument, Span};
 
 use crate::acquisition::{Acquisition, Grant};
 use crate::clock::Moment;
-use crate::errors::{Error, NodeReply, passes};
+use crate::errors::{Error, NodeReply, Result, passes};
 use crate::node::{Node, OnDrop, counted};
 use crate::protocol::Wanted;
 use crate::server::{Make, Quorum, Server};
@@ -36,7 +36,7 @@ impl Servers {
     }
 
     /// What is wrong with a ttl, or with the quorum, if anything.
-    pub(crate) fn check(&self, ttl: Duration) -> Result<(), Error> {
+    pub(crate) fn check(&self, ttl: Duration) -> Result<()> {
         let Some(quorum) = &self.quorum else { return Ok(()) };
         let (nodes, factor) = (self.nodes.len(), quorum.drift_factor);
         if nodes == 0 || !(0.0..1.0).contains(&factor) || self.counted(ttl).is_zero() {
@@ -63,7 +63,7 @@ impl Servers {
         self: &Arc<Self>,
         wanted: &Arc<Wanted>,
         is_try: bool,
-    ) -> Result<Option<Kept>, Error> {
+    ) -> Result<Option<Kept>> {
         let Some(quorum) = &self.quorum else {
             let command = wanted.owner.lock(wanted.mode, wanted.options.ttl, &wanted.options);
             let mut acquisition = Acquisition::new(&self.nodes[0], wanted, command, is_try);
@@ -109,15 +109,14 @@ impl Servers {
     }
 
     /// Never takes a lock.
-    pub(crate) async fn adopt(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<Kept, Error> {
+    pub(crate) async fn adopt(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<Kept> {
         let command = wanted.owner.adopt(wanted.mode, wanted.options.ttl);
         let (votes, from) = (Votes::new(self, wanted.clone()), Moment::now());
         let grant = match self.single() {
             Some(node) => Acquisition::new(node, wanted, command, true).run().await,
             None => {
-                let command = Arc::new(command);
-                let take = |vote: Arc<Vote>, until| vote.take(until, command.clone(), false);
-                votes.decide(take).await.map(|is_held| is_held.then_some(Grant { fence: 0, from }))
+                let is_held = votes.decide(&Ask::Take(Arc::new(command))).await;
+                is_held.map(|is_held| is_held.then_some(Grant { fence: 0, from }))
             }
         };
         match grant {
@@ -129,15 +128,15 @@ impl Servers {
     }
 
     /// Gives on how many keys, or on how many nodes, it released what the token holds.
-    pub(crate) async fn release(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<usize, Error> {
+    pub(crate) async fn release(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<usize> {
         let (owner, none) = (&wanted.owner, Duration::ZERO);
         if let Some(node) = self.single() {
             let (end, until) = (owner.ending(None, none).0, Instant::now() + node.settings.retry_for);
             let answer = node.ask(&owner.keys, passes, Call::new(owner.key(), &end, until)).await?;
             return Ok(usize::try_from(answer.number).unwrap_or(0));
         }
-        let end = |vote: Arc<Vote>, until| vote.end(until, None, none);
-        Ok(Votes::new(self, wanted.clone()).ask(None, |_| false, end).await.count(|reply| reply.granted))
+        let (votes, end) = (Votes::new(self, wanted.clone()), Ask::End(None, none));
+        Ok(votes.ask(None, |_| false, &end).await.count(|reply| reply.granted))
     }
 }
 
@@ -236,15 +235,7 @@ impl Votes {
 
     /// Asks all servers at once. Gives the replies that came until they were enough, or until their time or the deadline was
     /// over. A server that has not replied by then may still do so.
-    async fn ask<F>(
-        &self,
-        deadline: Option<Instant>,
-        is_enough: impl Fn(&Tally) -> bool,
-        of: impl Fn(Arc<Vote>, Instant) -> F,
-    ) -> Tally
-    where
-        F: Future<Output = Result<bool, Error>> + Send + 'static,
-    {
+    async fn ask(&self, deadline: Option<Instant>, is_enough: impl Fn(&Tally) -> bool, what: &Ask) -> Tally {
         let until = Instant::now() + self.limit();
         let until = deadline.map_or(until, |deadline| until.min(deadline));
         let silent = |vote: &Arc<Vote>| {
@@ -253,7 +244,7 @@ impl Votes {
         };
         let mut tally = Tally(self.votes.iter().map(silent).collect());
         let ask = |(at, vote): (usize, &Arc<Vote>)| {
-            let reply = of(vote.clone(), until);
+            let reply = vote.clone().run(until, what.clone());
             self.wanted.runtime.spawn(async move { (at, reply.await) }.instrument(Span::current()))
         };
         let mut replies: FuturesUnordered<_> = self.votes.iter().enumerate().map(ask).collect();
@@ -272,15 +263,12 @@ impl Votes {
     }
 
     /// What a majority says; of one server, what that says.
-    async fn decide<F>(&self, of: impl Fn(Arc<Vote>, Instant) -> F) -> Result<bool, Error>
-    where
-        F: Future<Output = Result<bool, Error>> + Send + 'static,
-    {
+    async fn decide(&self, what: &Ask) -> Result<bool> {
         let began = Instant::now();
         if self.servers.quorum.is_none() {
-            return of(self.votes[0].clone(), began + self.limit()).await;
+            return self.votes[0].clone().run(began + self.limit(), what.clone()).await;
         }
-        let tally = self.ask(None, Tally::is_certain, of).await;
+        let tally = self.ask(None, Tally::is_certain, what).await;
         if tally.is_certain() { Ok(tally.is_granted()) } else { Err(tally.missed(&self.wanted, began)) }
     }
 
@@ -289,15 +277,14 @@ impl Votes {
     async fn attempt(&mut self, sent: Moment, deadline: Option<Instant>) -> (Tally, bool) {
         let (ttl, options) = (self.wanted.options.ttl, &self.wanted.options);
         let fail_fast = self.servers.quorum.as_ref().is_some_and(|quorum| quorum.fail_fast);
-        let command = Arc::new(self.wanted.owner.lock(self.wanted.mode, ttl, options));
+        let take = Ask::Take(Arc::new(self.wanted.owner.lock(self.wanted.mode, ttl, options)));
         self.is_open = true;
         let is_enough = |tally: &Tally| tally.is_granted() || fail_fast && tally.is_lost();
-        let take = |vote: Arc<Vote>, until| vote.take(until, command.clone(), false);
-        let tally = self.ask(deadline, is_enough, take).await;
+        let tally = self.ask(deadline, is_enough, &take).await;
         let is_held = tally.is_granted() && Moment::now().since(sent) < self.servers.counted(ttl);
         if !is_held {
             let deadline = deadline.map(|deadline| deadline.max(Instant::now()) + LATE_END);
-            self.ask(deadline, |_| false, |vote, until| vote.end(until, None, Duration::ZERO)).await;
+            self.ask(deadline, |_| false, &Ask::End(None, Duration::ZERO)).await;
         }
         self.is_open = false; // if it is held, the other nodes may still grant
         (tally, is_held)
@@ -306,24 +293,19 @@ impl Votes {
     /// Sends one extension, and gives whether the hold is still there. In a quorum the nodes count that still have the hold with
     /// the fencing token that they gave. All are sent the command that asks for the lock: for the same owner it extends the
     /// hold, and it brings a node back that has lost it.
-    pub(crate) async fn extend(
-        &self,
-        until: Instant,
-        ttl: Duration,
-        fence: Option<i64>,
-    ) -> Result<bool, Error> {
+    pub(crate) async fn extend(&self, until: Instant, ttl: Duration, fence: Option<i64>) -> Result<bool> {
         let wanted = &self.wanted;
         if let Some(node) = self.servers.single() {
             return node.extend(until, wanted, ttl, fence).await;
         }
-        let command = Arc::new(wanted.owner.lock(wanted.mode, ttl, &wanted.options));
-        self.decide(|vote, until| vote.extend(until, command.clone())).await
+        let command = wanted.owner.lock(wanted.mode, ttl, &wanted.options);
+        self.decide(&Ask::Extend(Arc::new(command))).await
     }
 
     /// Releases, or has the hold end after a time, and gives whether it was still there. Without a reply, or if the future is
     /// dropped, that goes on in the background.
-    pub(crate) async fn end(&self, fence: Option<i64>, after: Duration) -> Result<bool, Error> {
-        self.decide(|vote, until| vote.end(until, fence, after)).await
+    pub(crate) async fn end(&self, fence: Option<i64>, after: Duration) -> Result<bool> {
+        self.decide(&Ask::End(fence, after)).await
     }
 
     /// The same in the background.
@@ -342,61 +324,58 @@ impl Votes {
     }
 }
 
+/// What is asked of one server.
+#[derive(Clone)]
+enum Ask {
+    /// A command that gives a fencing token, or 0.
+    Take(Arc<Cmd>),
+    /// The same command, for a hold.
+    Extend(Arc<Cmd>),
+    /// The end of what has this fencing token, or of whatever the owner has, after a time.
+    End(Option<i64>, Duration),
+}
+
 impl Vote {
     fn fence(&self) -> Option<i64> {
         Some(self.fence.load(Ordering::Relaxed)).filter(|fence| *fence != 0)
     }
 
-    /// Sends a command that gives a fencing token or 0, until a time.
-    async fn take(
-        self: Arc<Self>,
-        until: Instant,
-        command: Arc<Cmd>,
-        is_reserved: bool,
-    ) -> Result<bool, Error> {
+    /// Asks until a time, and gives whether the server granted it.
+    async fn run(self: Arc<Self>, until: Instant, what: Ask) -> Result<bool> {
+        let (command, before, is_reserved) = match &what {
+            Ask::End(fence, after) => return self.end(until, *fence, *after).await,
+            Ask::Take(command) => (command, None, false),
+            Ask::Extend(command) => (command, self.fence(), true),
+        };
         if self.is_asked.swap(true, Ordering::Relaxed) {
             return Err(silent().into()); // the command before has no reply yet
         }
         let owner = &self.wanted.owner;
-        let call = Call { is_reserved, ..Call::new(owner.key(), &command, until) };
+        let call = Call { is_reserved, ..Call::new(owner.key(), command, until) };
         let answer = self.node.ask(&owner.keys, self.again, call).await;
         self.is_asked.store(false, Ordering::Relaxed);
         let fence = match answer {
             Ok(answer) => answer.number,
             Err(Error::WrongMode(_) | Error::NotHeld { .. }) => 0,
             Err(error) if error.is_another_type() => 0,
+            // It gives no new hold, so it has not got this one.
+            Err(Error::Redis(error)) if is_reserved && error.code() == Some("GRACE") => return Ok(false),
             Err(error) => return Err(error),
         };
         self.fence.store(fence, Ordering::Relaxed);
-        Ok(fence > 0)
+        Ok(fence > 0 && (!is_reserved || before == Some(fence)))
     }
 
-    async fn extend(self: Arc<Self>, until: Instant, command: Arc<Cmd>) -> Result<bool, Error> {
-        let before = self.fence();
-        match self.clone().take(until, command, true).await {
-            Ok(_) => Ok(before.is_some() && self.fence() == before),
-            // It gives no new hold, so it has not got this one.
-            Err(Error::Redis(error)) if error.code() == Some("GRACE") => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Ends the hold at one server, in the background if that does not reply in time.
-    async fn end(
-        self: Arc<Self>,
-        until: Instant,
-        fence: Option<i64>,
-        after: Duration,
-    ) -> Result<bool, Error> {
+    /// Ends the hold, in the background if the server does not reply in time.
+    async fn end(&self, until: Instant, fence: Option<i64>, after: Duration) -> Result<bool> {
         let mut unanswered = OnDrop(Some(|| self.leave(fence, after)));
-        let (owner, whole) =
-            (&self.wanted.owner, if after.is_zero() { self.wanted.owner.full.len() } else { 1 });
+        let owner = &self.wanted.owner;
         let (command, _) = owner.ending(fence.or(self.fence()), after);
         let answer = self.node.ask(&owner.keys, self.again, Call::new(owner.key(), &command, until)).await;
         if !answer.as_ref().is_err_and(Error::passes) {
             unanswered.0 = None;
         }
-        let answer = answer?;
+        let (answer, whole) = (answer?, if after.is_zero() { owner.full.len() } else { 1 });
         // The server does not remember the end of a token of the program's: of two copies the second finds nothing.
         Ok(usize::try_from(answer.number) == Ok(whole) || owner.is_given && !answer.is_alone)
     }

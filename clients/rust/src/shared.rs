@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::errors::Error;
+use crate::errors::{Error, Result};
 use crate::hooks::Reporter;
 use crate::options::Settings;
 use crate::quorum::Servers;
@@ -23,7 +23,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn unless_closed(&self) -> Result<(), Error> {
+    pub(crate) fn unless_closed(&self) -> Result<()> {
         if self.closing.is_cancelled() { Err(Error::Closed) } else { Ok(()) }
     }
 }
