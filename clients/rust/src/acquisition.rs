@@ -13,7 +13,6 @@ use crate::listener::Ticket;
 use crate::node::{Node, counted, more_telling};
 use crate::options::{AFTER_ERRORS, POLLING, shortened};
 use crate::protocol::{self, SERVER_WAIT, Wanted};
-use crate::transport::Call;
 
 /// How long a request waits for its message before it is sent again. So a lost message costs no more.
 const SEND_AGAIN: Duration = Duration::from_secs(5);
@@ -141,26 +140,26 @@ impl<'a> Acquisition<'a> {
 
     /// The error of a call that is over: because others have the lock, or without a reply.
     async fn failed(&self, is_timed_out: bool) -> Error {
-        let (keys, waited) = (self.wanted.owner.keys.clone(), self.began.elapsed());
+        let (keys, waited) = (self.wanted.keys.clone(), self.began.elapsed());
         if !is_timed_out {
             return Error::NoAnswer { keys, within: waited, last: self.progress.last.clone() };
         }
-        let holders = self.node.holders(&self.wanted.owner.full, HOLDERS_REPLY).await;
+        let holders = self.node.holders(&self.wanted.full, HOLDERS_REPLY).await;
         Error::TimedOut { keys, waited, holders, nodes: Vec::new() }
     }
 
     fn after(&self, error: Error) -> Next {
         match error {
             Error::Redis(error) if passes(&error) => Next::Passed(error),
-            error => Next::Done(Err(error.explained(&self.wanted.owner.keys))),
+            error => Next::Done(Err(error.explained(&self.wanted.keys))),
         }
     }
 
     /// Sends the request once, and waits for what comes of it.
     async fn send(&mut self) -> Next {
-        let (owner, listener) = (&self.wanted.owner, &self.node.listener);
+        let (wanted, listener) = (self.wanted, &self.node.listener);
         // A request that has not been refused waits only if there is a channel already.
-        let mut ticket = listener.ticket(owner.key(), self.progress.waits).filter(|_| !self.is_once());
+        let mut ticket = listener.ticket(wanted.key(), self.progress.waits).filter(|_| !self.is_once());
         if let Some(ticket) = ticket.as_mut().filter(|ticket| ticket.is_channel_new) {
             let _ = timeout(SUBSCRIBING, ticket.missed.changed()).await;
         }
@@ -175,10 +174,10 @@ impl<'a> Acquisition<'a> {
             .map(|ticket| protocol::waiting(&self.command, wait, &ticket.channel, &ticket.tag));
         let command = waiting.as_ref().unwrap_or(&self.command);
         let was_loose = std::mem::replace(&mut self.progress.is_loose, true); // also if this future is dropped
-        let answer = self.node.number(Call::new(owner.key(), command, until)).await;
+        let answer = self.node.number(wanted.call(command, until)).await;
         let is_answered = answer.as_ref().err().is_none_or(is_reply);
         // The end of a token of the program's might end another hold of it, so there only copies count that are known.
-        let is_alone = owner.is_given || answer.as_ref().is_ok_and(|answer| answer.is_alone);
+        let is_alone = wanted.is_given() || answer.as_ref().is_ok_and(|answer| answer.is_alone);
         self.progress.is_loose = was_loose || !is_answered || !is_alone;
         if is_answered {
             self.progress.contact = Some(Instant::now());
@@ -186,7 +185,7 @@ impl<'a> Acquisition<'a> {
         let answer = match answer {
             Ok(answer) if answer.number > 0 => return self.confirm(answer.number, answer.sent, false).await,
             Ok(answer) => Some(answer),
-            Err(error) if ticket.is_some() && listener.refused(owner.key(), &error) => None,
+            Err(error) if ticket.is_some() && listener.refused(wanted.key(), &error) => None,
             Err(error) => return self.after(error.into()),
         };
         self.progress.last = None;

@@ -120,31 +120,11 @@ pub(crate) fn speaking_resp3(client: &Client) -> RedisResult<Client> {
     Client::open(info.set_redis_settings(settings))
 }
 
-/// A connection of the program's. What instruments it sees the commands of calls. If it is silent, or busy with a command that
-/// blocks, it holds no call up.
+/// A connection of the program's. What instruments it sees the commands of calls.
 pub(crate) struct Program {
     send: Box<dyn Fn(Cmd) -> BoxFuture<'static, RedisResult<Value>> + Send + Sync>,
     /// When it last gave no reply.
     failed: Mutex<Option<Instant>>,
-}
-
-impl Program {
-    /// Sends a command. It is nothing if there is no reply, and for a while after that.
-    async fn call(&self, call: Call<'_>) -> Option<RedisResult<Reply>> {
-        let failed = *self.failed.lock().expect("nothing panics here");
-        if failed.is_some_and(|since| since.elapsed() < PAUSE) {
-            return None;
-        }
-        let until = call.until.min(Instant::now() + SILENCE_OF_THE_PROGRAM);
-        let reply = timeout_at(until.into(), (self.send)(call.command.clone())).await;
-        match reply.unwrap_or_else(|_| Err(silent())).and_then(Value::extract_error) {
-            Err(error) if !is_reply(&error) => {
-                *self.failed.lock().expect("nothing panics here") = Some(Instant::now());
-                None
-            }
-            reply => Some(reply.map(|value| Reply { value, then: Value::Nil, is_alone: true })),
-        }
-    }
 }
 
 async fn exchange(mut connection: MultiplexedConnection, call: Call<'_>) -> RedisResult<(Value, Value)> {
@@ -160,14 +140,21 @@ async fn exchange(mut connection: MultiplexedConnection, call: Call<'_>) -> Redi
 impl Transport for Direct {
     fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>> {
         async move {
+            let failed = |program: &Program| *program.failed.lock().expect("nothing panics here");
             let program = self.program.as_ref().filter(|_| !call.is_reserved && call.then.is_none());
-            if let Some(program) = program
-                && let Some(reply) = program.call(call).await
-            {
-                return reply;
+            // If it is silent, or busy with a command that blocks, it holds no call up.
+            let program =
+                program.filter(|program| failed(program).is_none_or(|since| since.elapsed() > PAUSE));
+            let Some(program) = program else {
+                return self.link.call(call, |connection| exchange(connection, call)).await;
+            };
+            let until = call.until.min(Instant::now() + SILENCE_OF_THE_PROGRAM);
+            let reply = timeout_at(until.into(), (program.send)(call.command.clone())).await;
+            let reply = reply.unwrap_or_else(|_| Err(silent())).and_then(Value::extract_error);
+            if reply.as_ref().is_err_and(|error| !is_reply(error)) {
+                *program.failed.lock().expect("nothing panics here") = Some(Instant::now());
             }
-            let reply = self.link.call(call, |connection| exchange(connection, call)).await?;
-            Ok(Reply { is_alone: program.is_none(), ..reply })
+            Ok(Reply { value: reply?, then: Value::Nil, is_alone: true })
         }
         .boxed()
     }

@@ -126,7 +126,7 @@ impl Inner {
 
     pub(crate) fn lose(&self, lease: &mut Lease, reason: Reason) {
         let last = lease.failed.clone().filter(|_| reason == Reason::Expired).map(Box::new);
-        lease.ended = Some(Error::Lost { keys: self.wanted.owner.keys.clone(), reason, last });
+        lease.ended = Some(Error::Lost { keys: self.wanted.keys.clone(), reason, last });
     }
 
     /// Changes the lease of a live hold, and does what follows if that ends it. The error is what is wrong with it then.
@@ -226,7 +226,7 @@ impl Inner {
     async fn prolong(&self, ttl: Option<Duration>) -> Result<(), Error> {
         let _extending = self.extending.lock().await; // for as long as a renewal may take
         let until = Instant::now() + self.locks.settings.retry_for;
-        repeat(&self.wanted.owner.keys, until, passes, || self.extend(until, ttl)).await
+        repeat(&self.wanted.keys, until, passes, || self.extend(until, ttl)).await
     }
 
     /// Sends one extension. The caller has `extending`. What is wrong with the hold comes before another error.
@@ -245,7 +245,7 @@ impl Inner {
             Ok(true) => self.lengthen(lease, sent, asked),
             Ok(false) if fence == lease.named() => self.lose(lease, Reason::Gone),
             Ok(false) => {} // it is about another fencing token
-            Err(error) => lease.failed = Some(error.clone().explained(&self.wanted.owner.keys)),
+            Err(error) => lease.failed = Some(error.clone().explained(&self.wanted.keys)),
         })?;
         answer.map(drop)
     }
@@ -254,7 +254,7 @@ impl Inner {
     fn finish(&self) -> Result<(Option<i64>, Duration), Error> {
         let mut last = None;
         let ended = self.update(|lease| {
-            let keys = self.wanted.owner.keys.clone();
+            let keys = self.wanted.keys.clone();
             lease.ended = Some(Error::NotHeld { keys, mode: Some(lease.mode) });
             let held = Moment::now().since(lease.granted);
             last = Some((lease.named(), self.wanted.options.at_least.saturating_sub(held)));
@@ -316,12 +316,12 @@ impl Hold {
 
     /// The owner token. Who has it and the keys can adopt and release the lock.
     pub fn token(&self) -> &str {
-        &self.inner.wanted.owner.token
+        &self.inner.wanted.token
     }
 
     /// The keys, in the order of the request, without the prefix.
     pub fn keys(&self) -> &[String] {
-        &self.inner.wanted.owner.keys
+        &self.inner.wanted.keys
     }
 
     /// The mode of the hold.

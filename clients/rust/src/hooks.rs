@@ -57,18 +57,18 @@ impl Reporter {
     }
 
     pub(crate) fn renewal_failed(&self, wanted: &Wanted, error: &Error) {
-        debug!(keys = ?wanted.owner.keys, label = wanted.label(), %error, "a renewal failed");
+        debug!(keys = ?wanted.keys, label = wanted.label(), %error, "a renewal failed");
         self.hooks.renewal_failed(wanted.label(), error);
     }
 
     pub(crate) fn release_failed(&self, wanted: &Wanted, error: &Error) {
-        warn!(keys = ?wanted.owner.keys, label = wanted.label(), %error, "a release failed; the lock ends by its ttl");
+        warn!(keys = ?wanted.keys, label = wanted.label(), %error, "a release failed; the lock ends by its ttl");
         self.hooks.release_failed(wanted.label(), error);
     }
 
     /// Nothing limits the hold.
     pub(crate) fn held_long(&self, wanted: &Wanted) {
-        warn!(keys = ?wanted.owner.keys, label = wanted.label(), "a lock has been held for an hour, and has no max_hold");
+        warn!(keys = ?wanted.keys, label = wanted.label(), "a lock has been held for an hour, and has no max_hold");
     }
 
     pub(crate) fn polls(&self, error: &RedisError) {

@@ -15,7 +15,6 @@ use crate::info::Mode;
 use crate::node::OnDrop;
 use crate::options::Options;
 use crate::protocol::{REFUSED_FOR, Wanted};
-use crate::transport::Call;
 
 /// How long a change that has timed out is settled before the call returns: the server replies, so it is not for long.
 const SETTLING: Duration = Duration::from_millis(500);
@@ -58,14 +57,14 @@ impl Hold {
             return Err(Error::Invalid("another change of the mode is open".into()));
         };
         let was = inner.lease().clone();
-        let (owner, ttl, was_open) = (inner.wanted.owner.clone(), was.ttl, was.is_open);
-        let command = owner.change(to, ttl, was.fence);
+        let (ttl, was_open) = (was.ttl, was.is_open);
+        let command = inner.wanted.change(to, ttl, was.fence);
         inner.update(|lease| {
             lease.is_open = true;
             lease.mode = if to == Mode::Read { to } else { lease.mode };
         })?;
         let options = Arc::new(Options { ttl, wait, ..(*inner.wanted.options).clone() });
-        let wanted = Wanted { owner, options, ..(*inner.wanted).clone() };
+        let wanted = Wanted { options, ..(*inner.wanted).clone() };
         let mut unsettled = OnDrop(Some(|| {
             let settled = settle(inner.clone(), to, was, changing).instrument(inner.wanted.span.clone());
             inner.wanted.runtime.spawn(settled);
@@ -99,17 +98,15 @@ impl Hold {
 
 /// Finds out what became of a change that is open, while the hold is there.
 async fn settle(inner: Arc<Inner>, to: Mode, was: Lease, _changing: OwnedMutexGuard<()>) {
-    let (Some(node), owner) = (inner.votes.single(), &inner.wanted.owner) else { return };
-    let ask = async |command| {
-        let call = Call::new(owner.key(), &command, Instant::now() + REFUSED_FOR);
-        node.ask(&owner.keys, passes, call).await
-    };
+    let (Some(node), wanted) = (inner.votes.single(), &inner.wanted) else { return };
+    let ask =
+        async |command| node.ask(wanted, passes, wanted.call(&command, Instant::now() + REFUSED_FOR)).await;
     let settled = async {
         let command = match to {
-            Mode::Read => owner.change(to, was.ttl, was.fence),
+            Mode::Read => wanted.change(to, was.ttl, was.fence),
             // If it waited until now, it was not granted.
-            Mode::Write if ask(owner.withdraw()).await?.number > 0 => return Ok(()),
-            Mode::Write => owner.adopt(to, was.ttl),
+            Mode::Write if ask(wanted.withdraw()).await?.number > 0 => return Ok(()),
+            Mode::Write => wanted.adopt(to, was.ttl),
         };
         let answer = ask(command).await?;
         if answer.number > 0 {

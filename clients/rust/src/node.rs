@@ -95,7 +95,7 @@ impl Node {
     /// Sends a command, and again after an error of this kind, until it is too late.
     pub(crate) async fn ask(
         &self,
-        keys: &Arc<[String]>,
+        wanted: &Wanted,
         again: fn(&RedisError) -> bool,
         call: Call<'_>,
     ) -> Result<Answer> {
@@ -104,7 +104,7 @@ impl Node {
             copies += 1;
             async { Ok(self.number(call).await?) }
         };
-        let answer = repeat(keys, call.until, again, ask).await?;
+        let answer = repeat(&wanted.keys, call.until, again, ask).await?;
         Ok(Answer { is_alone: answer.is_alone && copies == 1, ..answer })
     }
 
@@ -140,19 +140,18 @@ impl Node {
         ttl: Duration,
         fence: Option<i64>,
     ) -> Result<bool> {
-        let (owner, replicas) = (&wanted.owner, wanted.options.min_replicas);
-        let timeout = wanted.options.replica_timeout;
+        let (replicas, timeout) = (wanted.options.min_replicas, wanted.options.replica_timeout);
         // WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would
         // write nothing, and any replica would do.
         let longer = Duration::from_millis(u64::from(replicas > 0));
-        let (command, wait) = (owner.extend(ttl + longer, fence), protocol::replicas(replicas, timeout));
+        let (command, wait) = (wanted.extend(ttl + longer, fence), protocol::replicas(replicas, timeout));
         let then = (replicas > 0).then_some((&wait, timeout));
-        let call = Call { then, is_reserved: true, ..Call::new(owner.key(), &command, until) };
+        let call = Call { then, is_reserved: true, ..wanted.call(&command, until) };
         let reply = self.send(call).await?;
         let is_there = number(&reply.value) > 0;
         let acknowledged = u32::try_from(number(&reply.then)).unwrap_or(0);
         if is_there && acknowledged < replicas {
-            return Err(Error::TooFewReplicas { keys: owner.keys.clone(), wanted: replicas, acknowledged });
+            return Err(Error::TooFewReplicas { keys: wanted.keys.clone(), wanted: replicas, acknowledged });
         }
         Ok(is_there)
     }
@@ -160,8 +159,8 @@ impl Node {
     /// Sends the end of an owner, which may be repeated, in the background: until it is answered, with growing pauses, for the
     /// time in which the server would refuse the owner token.
     pub(crate) fn leave(self: &Arc<Self>, wanted: &Wanted, fence: Option<i64>, after: Duration) {
-        let (command, limit) = wanted.owner.ending(fence, after);
-        let (node, key, end) = (self.clone(), wanted.owner.key().to_owned(), Instant::now() + limit);
+        let (command, limit) = wanted.ending(fence, after);
+        let (node, key, end) = (self.clone(), wanted.key().to_owned(), Instant::now() + limit);
         let deliver = async move {
             for failures in 0.. {
                 // For no longer than a command: another runtime may stand still with one.

@@ -65,7 +65,7 @@ impl Servers {
         is_try: bool,
     ) -> Result<Option<Kept>> {
         let Some(quorum) = &self.quorum else {
-            let command = wanted.owner.lock(wanted.mode, wanted.options.ttl, &wanted.options);
+            let command = wanted.lock(wanted.options.ttl);
             let mut acquisition = Acquisition::new(&self.nodes[0], wanted, command, is_try);
             acquisition.ends = true;
             let grant = acquisition.run().await?;
@@ -77,8 +77,7 @@ impl Servers {
         let (mut limit, mut last) = (began + settings.retry_for, Tally::default());
         for attempts in 0.. {
             // Each attempt has an owner token of its own, unless the program gave one.
-            let mut votes =
-                Votes::new(self, Arc::new(Wanted { owner: wanted.owner.again(), ..Wanted::clone(wanted) }));
+            let mut votes = Votes::new(self, Arc::new(wanted.again()));
             let sent = Moment::now();
             let (tally, is_held) = votes.attempt(sent, deadline).await;
             if is_held {
@@ -110,7 +109,7 @@ impl Servers {
 
     /// Never takes a lock.
     pub(crate) async fn adopt(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<Kept> {
-        let command = wanted.owner.adopt(wanted.mode, wanted.options.ttl);
+        let command = wanted.adopt(wanted.mode, wanted.options.ttl);
         let (votes, from) = (Votes::new(self, wanted.clone()), Moment::now());
         let grant = match self.single() {
             Some(node) => Acquisition::new(node, wanted, command, true).run().await,
@@ -121,7 +120,7 @@ impl Servers {
         };
         match grant {
             Ok(None) | Err(Error::WrongMode(_)) => {
-                Err(Error::NotHeld { keys: wanted.owner.keys.clone(), mode: Some(wanted.mode) })
+                Err(Error::NotHeld { keys: wanted.keys.clone(), mode: Some(wanted.mode) })
             }
             grant => Ok((votes, grant?.expect("it is held"))),
         }
@@ -129,10 +128,10 @@ impl Servers {
 
     /// Gives on how many keys, or on how many nodes, it released what the token holds.
     pub(crate) async fn release(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<usize> {
-        let (owner, none) = (&wanted.owner, Duration::ZERO);
+        let none = Duration::ZERO;
         if let Some(node) = self.single() {
-            let (end, until) = (owner.ending(None, none).0, Instant::now() + node.settings.retry_for);
-            let answer = node.ask(&owner.keys, passes, Call::new(owner.key(), &end, until)).await?;
+            let (end, until) = (wanted.ending(None, none).0, Instant::now() + node.settings.retry_for);
+            let answer = node.ask(wanted, passes, wanted.call(&end, until)).await?;
             return Ok(usize::try_from(answer.number).unwrap_or(0));
         }
         let (votes, end) = (Votes::new(self, wanted.clone()), Ask::End(None, none));
@@ -176,7 +175,7 @@ impl Tally {
 
     /// The error of a call that got no majority.
     fn missed(self, wanted: &Wanted, began: Instant) -> Error {
-        let (keys, within) = (wanted.owner.keys.clone(), began.elapsed());
+        let (keys, within) = (wanted.keys.clone(), began.elapsed());
         if self.is_refused() {
             return Error::TimedOut { keys, waited: within, holders: Vec::new(), nodes: self.0 };
         }
@@ -252,7 +251,7 @@ impl Votes {
             while let Some(reply) = replies.next().await {
                 let Ok((at, reply)) = reply else { continue }; // its runtime shuts down
                 tally.0[at].granted = matches!(reply, Ok(true));
-                tally.0[at].error = reply.err().map(|error| error.explained(&self.wanted.owner.keys));
+                tally.0[at].error = reply.err().map(|error| error.explained(&self.wanted.keys));
                 if is_enough(&tally) {
                     break;
                 }
@@ -275,9 +274,9 @@ impl Votes {
     /// Asks all nodes once for the lock. Gives their replies, and whether a majority granted in time. Else it ends what they
     /// gave, which it waits for: the next attempt would find it.
     async fn attempt(&mut self, sent: Moment, deadline: Option<Instant>) -> (Tally, bool) {
-        let (ttl, options) = (self.wanted.options.ttl, &self.wanted.options);
+        let ttl = self.wanted.options.ttl;
         let fail_fast = self.servers.quorum.as_ref().is_some_and(|quorum| quorum.fail_fast);
-        let take = Ask::Take(Arc::new(self.wanted.owner.lock(self.wanted.mode, ttl, options)));
+        let take = Ask::Take(Arc::new(self.wanted.lock(ttl)));
         self.is_open = true;
         let is_enough = |tally: &Tally| tally.is_granted() || fail_fast && tally.is_lost();
         let tally = self.ask(deadline, is_enough, &take).await;
@@ -298,7 +297,7 @@ impl Votes {
         if let Some(node) = self.servers.single() {
             return node.extend(until, wanted, ttl, fence).await;
         }
-        let command = wanted.owner.lock(wanted.mode, ttl, &wanted.options);
+        let command = wanted.lock(ttl);
         self.decide(&Ask::Extend(Arc::new(command))).await
     }
 
@@ -350,9 +349,8 @@ impl Vote {
         if self.is_asked.swap(true, Ordering::Relaxed) {
             return Err(silent().into()); // the command before has no reply yet
         }
-        let owner = &self.wanted.owner;
-        let call = Call { is_reserved, ..Call::new(owner.key(), command, until) };
-        let answer = self.node.ask(&owner.keys, self.again, call).await;
+        let call = Call { is_reserved, ..self.wanted.call(command, until) };
+        let answer = self.node.ask(&self.wanted, self.again, call).await;
         self.is_asked.store(false, Ordering::Relaxed);
         let fence = match answer {
             Ok(answer) => answer.number,
@@ -369,15 +367,15 @@ impl Vote {
     /// Ends the hold, in the background if the server does not reply in time.
     async fn end(&self, until: Instant, fence: Option<i64>, after: Duration) -> Result<bool> {
         let mut unanswered = OnDrop(Some(|| self.leave(fence, after)));
-        let owner = &self.wanted.owner;
-        let (command, _) = owner.ending(fence.or(self.fence()), after);
-        let answer = self.node.ask(&owner.keys, self.again, Call::new(owner.key(), &command, until)).await;
+        let wanted = &self.wanted;
+        let (command, _) = wanted.ending(fence.or(self.fence()), after);
+        let answer = self.node.ask(wanted, self.again, wanted.call(&command, until)).await;
         if !answer.as_ref().is_err_and(Error::passes) {
             unanswered.0 = None;
         }
-        let (answer, whole) = (answer?, if after.is_zero() { owner.full.len() } else { 1 });
+        let (answer, whole) = (answer?, if after.is_zero() { wanted.full.len() } else { 1 });
         // The server does not remember the end of a token of the program's: of two copies the second finds nothing.
-        Ok(usize::try_from(answer.number) == Ok(whole) || owner.is_given && !answer.is_alone)
+        Ok(usize::try_from(answer.number) == Ok(whole) || wanted.is_given() && !answer.is_alone)
     }
 
     fn leave(&self, fence: Option<i64>, after: Duration) {

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::ToRedisArgs;
-use tokio::runtime::Handle;
-use tracing::{Instrument, Span, info_span};
+use tracing::{Instrument, info_span};
 
 use crate::errors::Error;
 use crate::hold::Hold;
@@ -13,7 +12,7 @@ use crate::hooks::Waited;
 use crate::info::Mode;
 use crate::node::OnDrop;
 use crate::options::{LONGEST, Options, shared_options};
-use crate::protocol::{Owner, Wanted};
+use crate::protocol::Wanted;
 use crate::shared::Shared;
 
 /// What a [`Locks`](crate::Locks) is asked for. Making one sends nothing, and one may be used many times, by several tasks
@@ -145,9 +144,7 @@ impl Request {
     }
 
     fn wanted(&self) -> Arc<Wanted> {
-        let owner = Owner::new(&self.keys, &self.shared.settings.prefix, self.options.token.as_deref());
-        let (options, runtime, span) = (self.options.clone(), Handle::current(), Span::current());
-        Arc::new(Wanted { owner, mode: self.mode, options, runtime, span })
+        Arc::new(Wanted::new(&self.keys, &self.shared.settings.prefix, self.mode, &self.options))
     }
 
     fn check(&self) -> Result<(), Error> {
