@@ -133,8 +133,8 @@ impl<'a> Acquisition<'a> {
     /// Until when the server has to reply.
     fn limit(&self) -> Instant {
         match self.progress.contact {
-            Some(contact) if !self.is_once() => contact + self.node.settings.retry_wait_for,
-            _ => self.began + self.node.settings.retry_for,
+            Some(contact) if !self.is_once() => contact + self.node.shared.settings.retry_wait_for,
+            _ => self.began + self.node.shared.settings.retry_for,
         }
     }
 
@@ -164,7 +164,7 @@ impl<'a> Acquisition<'a> {
             let _ = timeout(SUBSCRIBING, ticket.missed.changed()).await;
         }
         let mut wait = SERVER_WAIT;
-        let mut until = self.limit().min(Instant::now() + self.node.settings.retry_for);
+        let mut until = self.limit().min(Instant::now() + self.node.shared.settings.retry_for);
         if let Some(deadline) = self.deadline {
             let left = deadline.saturating_duration_since(Instant::now());
             (wait, until) = (wait.min(left.max(Duration::from_millis(1))), until.min(deadline + LATE_REPLY));
@@ -204,7 +204,7 @@ impl<'a> Acquisition<'a> {
 
     /// Waits for the message of a request that is in the queue, where the server lets it wait for a time.
     async fn wait(&mut self, mut ticket: Ticket, sent: Moment, queued_for: Duration) -> Next {
-        let again = Instant::now() + shortened(SEND_AGAIN).min(self.node.settings.retry_wait_for / 4);
+        let again = Instant::now() + shortened(SEND_AGAIN).min(self.node.shared.settings.retry_wait_for / 4);
         let until = self.deadline.map_or(again, |deadline| again.min(deadline + LATE_MESSAGE));
         let message = async {
             tokio::select! {
@@ -237,7 +237,7 @@ impl<'a> Acquisition<'a> {
         if self.wanted.options.min_replicas == 0 && is_sure && since < counted(ttl) {
             return Next::Done(Ok(Some(Grant { fence, from })));
         }
-        let (until, from) = (Instant::now() + self.node.settings.retry_for, Moment::now());
+        let (until, from) = (Instant::now() + self.node.shared.settings.retry_for, Moment::now());
         match self.node.extend(until, self.wanted, ttl, Some(fence)).await {
             Ok(true) => Next::Done(Ok(Some(Grant { fence, from }))),
             Ok(false) => Next::Again, // it is over by now

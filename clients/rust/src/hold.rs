@@ -79,7 +79,7 @@ impl Lease {
 }
 
 impl Inner {
-    fn new(locks: &Arc<Shared>, (votes, grant): Kept) -> Arc<Self> {
+    fn new((votes, grant): Kept) -> Arc<Self> {
         let wanted = votes.wanted.clone();
         let lease = Lease {
             mode: wanted.mode,
@@ -96,7 +96,7 @@ impl Inner {
         };
         let inner = Arc::new_cyclic(|own: &Weak<Self>| {
             let (extending, changing, ended) = Default::default();
-            let (own, locks, lease) = (own.clone(), locks.clone(), Mutex::new(lease));
+            let (own, locks, lease) = (own.clone(), votes.servers.shared.clone(), Mutex::new(lease));
             Self { own, locks, votes, wanted, extending, changing, lease, ended }
         });
         inner.lengthen(&mut inner.lease(), grant.from, inner.wanted.options.ttl);
@@ -119,7 +119,7 @@ impl Inner {
     /// Notes that the server lets the hold live for a ttl, or longer, from a moment on.
     fn lengthen(&self, lease: &mut Lease, from: Moment, ttl: Duration) {
         lease.ttl = lease.ttl.max(ttl);
-        lease.valid_until = lease.valid_until.max(from.after(self.locks.servers.counted(ttl)));
+        lease.valid_until = lease.valid_until.max(from.after(self.votes.servers.counted(ttl)));
         lease.renew_at = from.after(lease.ttl / 3);
         lease.failed = None;
     }
@@ -310,8 +310,8 @@ impl Watched for Inner {
 }
 
 impl Hold {
-    pub(crate) fn new(locks: &Arc<Shared>, kept: Kept) -> Self {
-        Self { inner: Inner::new(locks, kept) }
+    pub(crate) fn new(kept: Kept) -> Self {
+        Self { inner: Inner::new(kept) }
     }
 
     /// The owner token. Who has it and the keys can adopt and release the lock.
@@ -399,7 +399,7 @@ impl Hold {
     /// [`Error::Lost`] if the hold is over. [`Error::NoAnswer`] if no reply came for `retry_for`, or
     /// [`Error::QuorumMissed`]: then the hold may still be valid.
     pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
-        if ttl < SHORTEST_TTL || self.inner.locks.servers.counted(ttl).is_zero() {
+        if ttl < SHORTEST_TTL || self.inner.votes.servers.counted(ttl).is_zero() {
             return Err(too_short(ttl));
         }
         self.check()?;
@@ -437,12 +437,10 @@ impl Drop for Hold {
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Hold {{ keys: {:?}, mode: {}, remaining: {:?} }}",
-            self.keys(),
-            self.mode(),
-            self.remaining()
-        )
+        let mut text = f.debug_struct("Hold");
+        text.field("keys", &self.keys())
+            .field("mode", &self.mode())
+            .field("remaining", &self.remaining())
+            .finish()
     }
 }

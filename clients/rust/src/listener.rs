@@ -10,9 +10,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use crate::errors::passes;
-use crate::hooks::Reporter;
 use crate::protocol::{self, draw};
 use crate::server::Make;
+use crate::shared::Shared;
 use crate::slot::{slot, tag_for};
 use crate::transport::{Event, Topology, Transport};
 use crate::watchdog;
@@ -25,9 +25,7 @@ pub(crate) struct Listener {
     own: Weak<Self>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) topology: Topology,
-    reporter: Arc<Reporter>,
-    /// Of the `Locks`.
-    locks: u64,
+    shared: Arc<Shared>,
     state: Mutex<State>,
 }
 
@@ -67,7 +65,7 @@ impl Drop for Ticket {
 }
 
 impl Listener {
-    pub(crate) fn new(make: Make, reporter: &Arc<Reporter>, locks: u64) -> Arc<Self> {
+    pub(crate) fn new(make: Make, shared: &Arc<Shared>) -> Arc<Self> {
         Arc::new_cyclic(|own: &Weak<Self>| {
             let listener = own.clone();
             let transport = make(Arc::new(move |event| {
@@ -75,8 +73,8 @@ impl Listener {
                     listener.take(event);
                 }
             }));
-            let (own, topology, reporter) = (own.clone(), transport.topology(), reporter.clone());
-            Self { own, transport, topology, reporter, locks, state: Mutex::default() }
+            let (own, topology, shared) = (own.clone(), transport.topology(), shared.clone());
+            Self { own, transport, topology, shared, state: Mutex::default() }
         })
     }
 
@@ -139,7 +137,7 @@ impl Listener {
     fn deny(&self, state: &mut State, slot: u16, error: &RedisError) {
         if state.channels.remove(&slot).is_some() {
             state.denied = Some(Instant::now() + POLLING_FOR);
-            self.reporter.polls(error);
+            self.shared.reporter.polls(error);
         }
     }
 
@@ -174,7 +172,7 @@ impl Listener {
                 }
                 drop(state);
                 if self.topology.is_failover {
-                    watchdog::holds(self.locks).into_iter().for_each(|hold| hold.confirm());
+                    watchdog::holds(self.shared.id).into_iter().for_each(|hold| hold.confirm());
                 }
             }
         }

@@ -6,15 +6,12 @@ use std::time::Duration;
 
 use redis::{Cmd, ToRedisArgs, Value};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::errors::Error;
 use crate::hold::Hold;
 use crate::hooks::{Hooks, Reporter};
 use crate::info::{self, Info, Mode, Queue};
-use crate::listener::Listener;
-use crate::node::Node;
 use crate::options::{LONGEST, Options, Settings, shared_options};
 use crate::protocol;
 use crate::quorum::Servers;
@@ -40,7 +37,7 @@ use crate::watchdog;
 /// ```
 #[derive(Clone)]
 pub struct Locks {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) servers: Arc<Servers>,
     defaults: Options,
 }
 
@@ -75,7 +72,7 @@ impl Locks {
     pub fn request(&self, keys: impl ToRedisArgs, mode: Mode) -> Request {
         // As a default, a limit is one for readers.
         let limit = self.defaults.limit.filter(|_| mode == Mode::Read);
-        Request::new(&self.shared, &keys, mode, Options { limit, ..self.defaults.clone() })
+        Request::new(&self.servers, &keys, mode, Options { limit, ..self.defaults.clone() })
     }
 
     /// Makes a hold from an owner token that another process took and detached, and renews it from now on. It never takes
@@ -113,7 +110,7 @@ impl Locks {
         if key.is_empty() {
             return Err(Error::Invalid("a key must not be empty".into()));
         }
-        let name = format!("{}{key}", self.shared.settings.prefix);
+        let name = format!("{}{key}", self.servers.shared.settings.prefix);
         Ok(info::info(self.query(Some(&name), &[key.to_owned()], &protocol::info(&name, 0)).await?)?)
     }
 
@@ -127,7 +124,7 @@ impl Locks {
         let (mut found, mut cursor) = (HashMap::new(), 0);
         loop {
             let pages = self.query(None, &[], &protocol::queues(cursor)).await?;
-            cursor = info::add_queues(&mut found, pages, &self.shared.settings.prefix)?;
+            cursor = info::add_queues(&mut found, pages, &self.servers.shared.settings.prefix)?;
             if cursor == 0 {
                 break;
             }
@@ -138,8 +135,8 @@ impl Locks {
     }
 
     async fn query(&self, key: Option<&str>, names: &[String], command: &Cmd) -> Result<Value, Error> {
-        self.shared.unless_closed()?;
-        match self.shared.servers.nodes.first() {
+        self.servers.shared.unless_closed()?;
+        match self.servers.nodes.first() {
             Some(node) => node.query(key, names, command).await,
             None => Err(Error::Invalid("a quorum needs servers".into())),
         }
@@ -149,10 +146,11 @@ impl Locks {
     /// [`Error::Closed`]. Acquisitions and releases that are under way are waited for, for at most the time of `retry_for`.
     /// It releases nothing: holds that are still there are lost at the end of their ttl.
     pub async fn close(&self) {
-        self.shared.closing.cancel();
-        self.shared.tracker.close();
-        let _ = timeout(self.shared.settings.retry_for, self.shared.tracker.wait()).await;
-        self.shared.servers.nodes.iter().for_each(|node| node.close());
+        self.servers.shared.closing.cancel();
+        self.servers.shared.tracker.close();
+        let _ = timeout(self.servers.shared.settings.retry_for, self.servers.shared.tracker.wait()).await;
+        self.servers.shared.closed.cancel();
+        self.servers.nodes.iter().for_each(|node| node.close());
     }
 
     /// Releases all holds, and closes.
@@ -161,7 +159,7 @@ impl Locks {
     ///
     /// The first error of a release, as of [`Hold::release`]. The other holds are released all the same.
     pub async fn close_and_release(&self) -> Result<(), Error> {
-        let releases = watchdog::holds(self.shared.id).into_iter().map(|hold| hold.close());
+        let releases = watchdog::holds(self.servers.shared.id).into_iter().map(|hold| hold.close());
         let released = futures_util::future::join_all(releases).await;
         self.close().await;
         released.into_iter().filter(|result| !matches!(result, Err(Error::NotHeld { .. }))).collect()
@@ -205,12 +203,10 @@ impl LocksBuilder {
 
     /// The locks.
     pub fn build(self) -> Locks {
-        let (settings, reporter) = (Arc::new(self.settings), Arc::new(self.reporter));
-        let (id, tracker, closing) = (watchdog::number(), TaskTracker::new(), CancellationToken::new());
-        let node = |make| Node::new(Listener::new(make, &reporter, id), &settings, &tracker);
-        let servers = Arc::new(Servers::new(self.server, node));
-        let shared = Shared { id, servers, settings, reporter, closing, tracker };
-        Locks { shared: Arc::new(shared), defaults: self.defaults }
+        let (id, tracker, (closing, closed)) = (watchdog::number(), TaskTracker::new(), Default::default());
+        let shared =
+            Shared { id, settings: self.settings, reporter: self.reporter, closing, closed, tracker };
+        Locks { servers: Arc::new(Servers::new(self.server, Arc::new(shared))), defaults: self.defaults }
     }
 
     fn options_mut(&mut self) -> &mut Options {

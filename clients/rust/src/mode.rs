@@ -48,7 +48,7 @@ impl Hold {
 
     async fn change(&self, to: Mode, wait: Option<Duration>) -> Result<i64, Error> {
         let inner = &self.inner;
-        let Some(node) = inner.votes.single().filter(|_| self.keys().len() == 1) else {
+        let Some(node) = inner.votes.servers.single().filter(|_| self.keys().len() == 1) else {
             return Err(Error::Invalid("the mode changes for one key on one server".into()));
         };
         self.check()?;
@@ -98,7 +98,7 @@ impl Hold {
 
 /// Finds out what became of a change that is open, while the hold is there.
 async fn settle(inner: Arc<Inner>, to: Mode, was: Lease, _changing: OwnedMutexGuard<()>) {
-    let (Some(node), wanted) = (inner.votes.single(), &inner.wanted) else { return };
+    let (Some(node), wanted) = (inner.votes.servers.single(), &inner.wanted) else { return };
     let ask =
         async |command| node.ask(wanted, passes, wanted.call(&command, Instant::now() + REFUSED_FOR)).await;
     let settled = async {

@@ -7,8 +7,6 @@ use redis::{Arg, Cmd, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{Instrument, info_span};
 
 use crate::clock::Moment;
@@ -16,8 +14,10 @@ use crate::errors::{Error, Result, is_reply, passes};
 use crate::hooks::Outage;
 use crate::info::{self, Holder};
 use crate::listener::Listener;
-use crate::options::{AFTER_ERRORS, Settings};
+use crate::options::AFTER_ERRORS;
 use crate::protocol::{self, Wanted, number};
+use crate::server::Make;
+use crate::shared::Shared;
 use crate::transport::{Call, Reply, SILENCE, Topology};
 
 /// How many ends are on their way at once. During an outage the others cost their memory.
@@ -25,14 +25,10 @@ const MOST_ENDING: usize = 8;
 
 pub(crate) struct Node {
     pub(crate) listener: Arc<Listener>,
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) shared: Arc<Shared>,
     /// What lets ends be sent.
     ends: Semaphore,
     outage: Outage,
-    /// `close` has ended.
-    closed: CancellationToken,
-    /// What `close` waits for.
-    tracker: TaskTracker,
 }
 
 /// The reply to a command that may have been sent several times.
@@ -52,11 +48,9 @@ pub(crate) fn counted(ttl: Duration) -> Duration {
 }
 
 impl Node {
-    pub(crate) fn new(listener: Arc<Listener>, settings: &Arc<Settings>, tracker: &TaskTracker) -> Arc<Self> {
-        let (ends, outage, closed) =
-            (Semaphore::new(MOST_ENDING), Outage::default(), CancellationToken::new());
-        let (settings, tracker) = (settings.clone(), tracker.clone());
-        Arc::new(Self { listener, settings, ends, outage, closed, tracker })
+    pub(crate) fn new(make: Make, shared: &Arc<Shared>) -> Arc<Self> {
+        let (ends, outage) = (Semaphore::new(MOST_ENDING), Outage::default());
+        Arc::new(Self { listener: Listener::new(make, shared), shared: shared.clone(), ends, outage })
     }
 
     pub(crate) fn topology(&self) -> &Topology {
@@ -79,7 +73,7 @@ impl Node {
         );
         let reply = self.listener.transport.call(call).instrument(span).await;
         self.outage.reached(&self.topology().name, reply.as_ref().err().filter(|error| !is_reply(error)));
-        if self.closed.is_cancelled() {
+        if self.shared.closed.is_cancelled() {
             self.listener.transport.close(); // the release of a hold has opened a connection again
         }
         reply
@@ -110,7 +104,7 @@ impl Node {
 
     /// The reply to a question; without a key it is an array of the replies of all nodes.
     pub(crate) async fn query(&self, key: Option<&str>, names: &[String], command: &Cmd) -> Result<Value> {
-        let until = Instant::now() + self.settings.retry_for;
+        let until = Instant::now() + self.shared.settings.retry_for;
         let call = Call { key, ..Call::new("", command, until) };
         let ask = || async { Ok(self.send(call).await?.value) };
         let value = repeat(&names.into(), until, passes, ask).await?;
@@ -165,7 +159,7 @@ impl Node {
             for failures in 0.. {
                 // For no longer than a command: another runtime may stand still with one.
                 let turn = timeout(SILENCE, node.ends.acquire()).await;
-                let until = end.min(Instant::now() + node.settings.retry_for);
+                let until = end.min(Instant::now() + node.shared.settings.retry_for);
                 let call = Call { is_reserved: true, ..Call::new(&key, &command, until) };
                 let answer = Box::pin(node.number(call)).await; // so that those who wait are small
                 drop(turn);
@@ -176,15 +170,14 @@ impl Node {
                 sleep(pause).await;
             }
         };
-        let closed = self.closed.clone();
+        let closed = self.shared.closed.clone();
         let deliver = async move { closed.run_until_cancelled(deliver).await };
         // The runtime that acquired may have shut down.
         let runtime = Handle::try_current().unwrap_or_else(|_| wanted.runtime.clone());
-        self.tracker.spawn_on(deliver.instrument(wanted.span.clone()), &runtime);
+        self.shared.tracker.spawn_on(deliver.instrument(wanted.span.clone()), &runtime);
     }
 
     pub(crate) fn close(&self) {
-        self.closed.cancel();
         self.listener.close();
         self.listener.transport.close();
     }

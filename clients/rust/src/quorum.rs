@@ -16,7 +16,8 @@ use crate::clock::Moment;
 use crate::errors::{Error, NodeReply, Result, passes};
 use crate::node::{Node, OnDrop, counted};
 use crate::protocol::Wanted;
-use crate::server::{Make, Quorum, Server};
+use crate::server::{Quorum, Server};
+use crate::shared::Shared;
 use crate::transport::{Call, silent};
 
 /// How long after the end of a wait the ends of its last attempt are waited for.
@@ -26,13 +27,15 @@ const LATE_END: Duration = Duration::from_millis(500);
 pub(crate) type Kept = (Votes, Grant);
 
 pub(crate) struct Servers {
+    pub(crate) shared: Arc<Shared>,
     pub(crate) nodes: Vec<Arc<Node>>,
     quorum: Option<Quorum>,
 }
 
 impl Servers {
-    pub(crate) fn new(server: Server, node: impl Fn(Make) -> Arc<Node>) -> Self {
-        Self { nodes: server.nodes.into_iter().map(node).collect(), quorum: server.quorum }
+    pub(crate) fn new(server: Server, shared: Arc<Shared>) -> Self {
+        let nodes = server.nodes.into_iter().map(|make| Node::new(make, &shared)).collect();
+        Self { shared, nodes, quorum: server.quorum }
     }
 
     /// What is wrong with a ttl, or with the quorum, if anything.
@@ -55,7 +58,7 @@ impl Servers {
     }
 
     /// The one server.
-    fn single(&self) -> Option<&Arc<Node>> {
+    pub(crate) fn single(&self) -> Option<&Arc<Node>> {
         self.nodes.first().filter(|_| self.quorum.is_none())
     }
 
@@ -71,13 +74,13 @@ impl Servers {
             let grant = acquisition.run().await?;
             return Ok(grant.map(|grant| (Votes::new(self, wanted.clone()), grant)));
         };
-        let (began, settings) = (Instant::now(), &self.nodes[0].settings);
+        let (began, settings) = (Instant::now(), &self.shared.settings);
         let deadline = wanted.deadline(began, is_try);
         let is_over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let (mut limit, mut last) = (began + settings.retry_for, Tally::default());
         for attempts in 0.. {
             // Each attempt has an owner token of its own, unless the program gave one.
-            let mut votes = Votes::new(self, Arc::new(wanted.again()));
+            let votes = Votes::new(self, Arc::new(wanted.again()));
             let sent = Moment::now();
             let (tally, is_held) = votes.attempt(sent, deadline).await;
             if is_held {
@@ -130,7 +133,7 @@ impl Servers {
     pub(crate) async fn release(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<usize> {
         let none = Duration::ZERO;
         if let Some(node) = self.single() {
-            let (end, until) = (wanted.ending(None, none).0, Instant::now() + node.settings.retry_for);
+            let (end, until) = (wanted.ending(None, none).0, Instant::now() + self.shared.settings.retry_for);
             let answer = node.ask(wanted, passes, wanted.call(&end, until)).await?;
             return Ok(usize::try_from(answer.number).unwrap_or(0));
         }
@@ -185,19 +188,9 @@ impl Tally {
 
 /// What the servers gave one owner: it keeps a hold.
 pub(crate) struct Votes {
-    servers: Arc<Servers>,
+    pub(crate) servers: Arc<Servers>,
     pub(crate) wanted: Arc<Wanted>,
     votes: Vec<Arc<Vote>>,
-    /// An attempt has not been ended, and is no hold that will be.
-    is_open: bool,
-}
-
-impl Drop for Votes {
-    fn drop(&mut self) {
-        if self.is_open {
-            self.leave(None, Duration::ZERO);
-        }
-    }
 }
 
 /// What one server gave.
@@ -220,12 +213,12 @@ impl Votes {
             Arc::new(Vote { node, wanted, again, is_asked, fence })
         };
         let votes = servers.nodes.iter().map(vote).collect();
-        Self { servers: servers.clone(), wanted, votes, is_open: false }
+        Self { servers: servers.clone(), wanted, votes }
     }
 
     /// How long each server is waited for.
     fn limit(&self) -> Duration {
-        let retry_for = self.votes[0].node.settings.retry_for;
+        let retry_for = self.servers.shared.settings.retry_for;
         let Some(quorum) = &self.servers.quorum else { return retry_for };
         let ttl = self.wanted.options.ttl;
         let default = (ttl / 20).max(Duration::from_millis(50)).min(retry_for);
@@ -273,11 +266,11 @@ impl Votes {
 
     /// Asks all nodes once for the lock. Gives their replies, and whether a majority granted in time. Else it ends what they
     /// gave, which it waits for: the next attempt would find it.
-    async fn attempt(&mut self, sent: Moment, deadline: Option<Instant>) -> (Tally, bool) {
+    async fn attempt(&self, sent: Moment, deadline: Option<Instant>) -> (Tally, bool) {
         let ttl = self.wanted.options.ttl;
         let fail_fast = self.servers.quorum.as_ref().is_some_and(|quorum| quorum.fail_fast);
         let take = Ask::Take(Arc::new(self.wanted.lock(ttl)));
-        self.is_open = true;
+        let mut unended = OnDrop(Some(|| self.leave(None, Duration::ZERO)));
         let is_enough = |tally: &Tally| tally.is_granted() || fail_fast && tally.is_lost();
         let tally = self.ask(deadline, is_enough, &take).await;
         let is_held = tally.is_granted() && Moment::now().since(sent) < self.servers.counted(ttl);
@@ -285,7 +278,7 @@ impl Votes {
             let deadline = deadline.map(|deadline| deadline.max(Instant::now()) + LATE_END);
             self.ask(deadline, |_| false, &Ask::End(None, Duration::ZERO)).await;
         }
-        self.is_open = false; // if it is held, the other nodes may still grant
+        unended.0 = None; // if it is held, the other nodes may still grant
         (tally, is_held)
     }
 
@@ -315,11 +308,6 @@ impl Votes {
     /// The fencing tokens of the nodes of a quorum.
     pub(crate) fn fences(&self) -> Option<Vec<Option<i64>>> {
         self.servers.quorum.as_ref().map(|_| self.votes.iter().map(|vote| vote.fence()).collect())
-    }
-
-    /// The one server.
-    pub(crate) fn single(&self) -> Option<&Arc<Node>> {
-        self.servers.single()
     }
 }
 

@@ -13,7 +13,7 @@ use crate::info::Mode;
 use crate::node::OnDrop;
 use crate::options::{LONGEST, Options, shared_options};
 use crate::protocol::Wanted;
-use crate::shared::Shared;
+use crate::quorum::Servers;
 
 /// What a [`Locks`](crate::Locks) is asked for. Making one sends nothing, and one may be used many times, by several tasks
 /// at once.
@@ -33,7 +33,7 @@ use crate::shared::Shared;
 #[derive(Clone)]
 #[must_use = "a request does nothing until it is acquired"]
 pub struct Request {
-    shared: Arc<Shared>,
+    servers: Arc<Servers>,
     /// Nobody if not all keys are text.
     keys: Arc<[String]>,
     mode: Mode,
@@ -43,9 +43,9 @@ pub struct Request {
 impl Request {
     shared_options!();
 
-    pub(crate) fn new(shared: &Arc<Shared>, keys: &impl ToRedisArgs, mode: Mode, options: Options) -> Self {
+    pub(crate) fn new(servers: &Arc<Servers>, keys: &impl ToRedisArgs, mode: Mode, options: Options) -> Self {
         let keys = keys.to_redis_args().into_iter().map(String::from_utf8).collect::<Result<_, _>>();
-        Self { shared: shared.clone(), keys: keys.unwrap_or_default(), mode, options: Arc::new(options) }
+        Self { servers: servers.clone(), keys: keys.unwrap_or_default(), mode, options: Arc::new(options) }
     }
 
     pub(crate) fn options_mut(&mut self) -> &mut Options {
@@ -87,19 +87,19 @@ impl Request {
     async fn take(&self, is_try: bool) -> Result<Option<Hold>, Error> {
         self.check()?;
         // `close` waits until what was begun has ended.
-        let _running = self.shared.tracker.token();
+        let _running = self.servers.shared.tracker.token();
         let wanted = self.wanted();
-        let waited = Waited::begin(&self.shared.reporter, &wanted);
+        let waited = Waited::begin(&self.servers.shared.reporter, &wanted);
         let acquired = async {
             tokio::select! {
                 biased;
-                () = self.shared.closing.cancelled() => Err(Error::Closed),
-                acquired = self.shared.servers.acquire(&wanted, is_try) => acquired,
+                () = self.servers.shared.closing.cancelled() => Err(Error::Closed),
+                acquired = self.servers.acquire(&wanted, is_try) => acquired,
             }
         };
         let acquired = acquired.instrument(info_span!("slock.acquire", lock = wanted.label())).await;
         waited.end(&acquired);
-        Ok(acquired?.map(|kept| Hold::new(&self.shared, kept)))
+        Ok(acquired?.map(|kept| Hold::new(kept)))
     }
 
     /// Runs the work under the lock: it waits as [`acquire`](Request::acquire), runs the work, and releases. The work gets the
@@ -133,23 +133,23 @@ impl Request {
         if self.options.token.is_none() {
             return Err(Error::Invalid("adopt needs an owner token".into()));
         }
-        let kept = self.shared.servers.adopt(&self.wanted()).await?;
-        Ok(Hold::new(&self.shared, kept))
+        let kept = self.servers.adopt(&self.wanted()).await?;
+        Ok(Hold::new(kept))
     }
 
     /// Releases what the owner token holds.
     pub(crate) async fn release(&self) -> Result<usize, Error> {
         self.check()?;
-        self.shared.servers.release(&self.wanted()).await
+        self.servers.release(&self.wanted()).await
     }
 
     fn wanted(&self) -> Arc<Wanted> {
-        Arc::new(Wanted::new(&self.keys, &self.shared.settings.prefix, self.mode, &self.options))
+        Arc::new(Wanted::new(&self.keys, &self.servers.shared.settings.prefix, self.mode, &self.options))
     }
 
     fn check(&self) -> Result<(), Error> {
         self.options.check(&self.keys, self.mode)?;
-        self.shared.servers.check(self.options.ttl)?;
-        self.shared.unless_closed()
+        self.servers.check(self.options.ttl)?;
+        self.servers.shared.unless_closed()
     }
 }

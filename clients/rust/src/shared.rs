@@ -1,6 +1,4 @@
-//! What all clones of a `Locks` and all its holds share.
-
-use std::sync::Arc;
+//! What all parts of a `Locks` share.
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -8,17 +6,17 @@ use tokio_util::task::TaskTracker;
 use crate::errors::{Error, Result};
 use crate::hooks::Reporter;
 use crate::options::Settings;
-use crate::quorum::Servers;
 
 pub(crate) struct Shared {
     /// Of the `Locks` in this process.
     pub(crate) id: u64,
-    pub(crate) servers: Arc<Servers>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) reporter: Arc<Reporter>,
+    pub(crate) settings: Settings,
+    pub(crate) reporter: Reporter,
     /// Done when `close` begins.
     pub(crate) closing: CancellationToken,
-    /// Acquisitions and ends that are under way.
+    /// Done when `close` has ended.
+    pub(crate) closed: CancellationToken,
+    /// Acquisitions and ends that are under way, for which `close` waits.
     pub(crate) tracker: TaskTracker,
 }
 

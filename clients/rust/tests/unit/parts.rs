@@ -127,9 +127,9 @@ async fn a_reply_counts_for_the_fence_that_it_names() {
 #[tokio::test]
 async fn validity() {
     let (locks, ttl) = (Locks::new(MemoryServer::new()), Duration::from_secs(10));
-    assert_eq!(locks.shared.servers.counted(ttl), Duration::from_millis(10_000 - 11));
+    assert_eq!(locks.servers.counted(ttl), Duration::from_millis(10_000 - 11));
     let quorum = Locks::new(Quorum::new([MemoryServer::new()]));
-    assert_eq!(quorum.shared.servers.counted(ttl), Duration::from_millis(10_000 - 102));
+    assert_eq!(quorum.servers.counted(ttl), Duration::from_millis(10_000 - 102));
     let hold = locks.write("k").ttl(Duration::from_secs(3600)).acquire().await.unwrap();
     hold.extend(ttl).await.unwrap();
     assert!(hold.remaining() > Duration::from_secs(3500));
