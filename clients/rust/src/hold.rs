@@ -214,14 +214,6 @@ impl Inner {
         }
     }
 
-    /// Asks the server whether it has the hold, and renews it if it is renewed.
-    async fn ask(&self) {
-        if !self.locks.closing.is_cancelled() {
-            let ttl = self.is_renewed().then(|| self.lease().ttl);
-            let _ = self.prolong(ttl).await;
-        }
-    }
-
     /// Sends an extension until it is answered. Without a ttl it only asks.
     async fn prolong(&self, ttl: Option<Duration>) -> Result<(), Error> {
         let _extending = self.extending.lock().await; // for as long as a renewal may take
@@ -301,7 +293,8 @@ impl Watched for Inner {
 
     fn confirm(self: Arc<Self>) {
         let (runtime, span) = (self.wanted.runtime.clone(), self.wanted.span.clone());
-        runtime.spawn(async move { self.ask().await }.instrument(span));
+        let ttl = self.is_renewed().then(|| self.lease().ttl);
+        runtime.spawn(async move { self.prolong(ttl).await }.instrument(span));
     }
 
     fn close(self: Arc<Self>) -> BoxFuture<'static, Result<(), Error>> {

@@ -171,7 +171,7 @@ impl Listener {
                     self.subscribe(*slot, channel);
                 }
                 drop(state);
-                if self.topology.is_failover {
+                if self.topology.is_failover && !self.shared.closing.is_cancelled() {
                     watchdog::holds(self.shared.id).into_iter().for_each(|hold| hold.confirm());
                 }
             }

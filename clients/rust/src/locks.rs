@@ -53,7 +53,8 @@ impl Locks {
 
     /// Locks with options.
     pub fn builder(server: impl Into<Server>) -> LocksBuilder {
-        let (settings, defaults, reporter) = Default::default();
+        let (settings, defaults) = Default::default();
+        let reporter = Reporter { hooks: Box::new(()) };
         LocksBuilder { server: server.into(), settings, defaults, reporter }
     }
 
@@ -197,7 +198,7 @@ impl LocksBuilder {
 
     /// Functions for metrics.
     pub fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.reporter.hooks = Arc::new(hooks);
+        self.reporter.hooks = Box::new(hooks);
         self
     }
 

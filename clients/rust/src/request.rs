@@ -1,14 +1,13 @@
 //! What is wanted: keys, a mode and options.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::ToRedisArgs;
 use tracing::{Instrument, info_span};
 
 use crate::errors::Error;
 use crate::hold::Hold;
-use crate::hooks::Waited;
 use crate::info::Mode;
 use crate::node::OnDrop;
 use crate::options::{LONGEST, Options, shared_options};
@@ -20,7 +19,7 @@ use crate::quorum::Servers;
 ///
 /// ```no_run
 /// # async fn example(locks: slock_client::Locks) -> Result<(), slock_client::Error> {
-/// use std::time::Duration;
+/// use std::time::{Duration, Instant};
 ///
 /// let request = locks.read(&["{shop}:stock", "{shop}:prices"]).ttl(Duration::from_secs(5));
 /// let fence = request.run(|hold| async move { hold.fence() }).await?;
@@ -89,7 +88,8 @@ impl Request {
         // `close` waits until what was begun has ended.
         let _running = self.servers.shared.tracker.token();
         let wanted = self.wanted();
-        let waited = Waited::begin(&self.servers.shared.reporter, &wanted);
+        let (began, reporter) = (Instant::now(), &self.servers.shared.reporter);
+        let mut cancelled = OnDrop(Some(|| reporter.waited(&wanted, began, "cancelled")));
         let acquired = async {
             tokio::select! {
                 biased;
@@ -98,7 +98,14 @@ impl Request {
             }
         };
         let acquired = acquired.instrument(info_span!("slock.acquire", lock = wanted.label())).await;
-        waited.end(&acquired);
+        cancelled.0 = None;
+        let outcome = match &acquired {
+            Ok(Some(_)) => "granted",
+            Ok(None) => "refused",
+            Err(Error::TimedOut { .. }) => "timed out",
+            Err(error) => error.name(),
+        };
+        reporter.waited(&wanted, began, outcome);
         Ok(acquired?.map(|kept| Hold::new(kept)))
     }
 
