@@ -2,13 +2,13 @@
 
 use std::io::{Error, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use redis::aio::SendError;
-use redis::{PushInfo, PushKind, RedisResult, Value};
+use redis::{PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout_at;
 
@@ -19,10 +19,10 @@ use crate::transport::{Call, Event, Events, Reply, SILENCE, silent};
 const OPENING: Duration = Duration::from_secs(5);
 /// A connection that fails at once is not replaced more often.
 const BETWEEN_OPENINGS: Duration = Duration::from_millis(10);
-/// How many connections for a single use there are at once.
+/// How many connections for one call at a time there are.
 const MOST_SINGLE: usize = 32;
 
-/// Opens a connection, which has this health: one that is shared, or one for a single use.
+/// Opens a connection, which has this health: one that is shared, or one for one call at a time.
 pub(crate) type Open<C> =
     Box<dyn Fn(Option<Arc<Health>>) -> BoxFuture<'static, RedisResult<C>> + Send + Sync>;
 
@@ -30,7 +30,9 @@ pub(crate) struct Link<C> {
     open: Open<C>,
     events: Events,
     shared: Mutex<Option<Live<C>>>,
-    /// What lets connections for a single use be opened.
+    /// Connections for one call at a time that no call uses, as old as the shared one at most.
+    idle: Mutex<Vec<C>>,
+    /// What lets such a connection be used.
     single: Semaphore,
 }
 
@@ -65,7 +67,12 @@ impl Health {
 
 impl<C: Clone + Send + Sync + 'static> Link<C> {
     pub(crate) fn new(events: Events, open: Open<C>) -> Self {
-        Self { open, events, shared: Mutex::default(), single: Semaphore::new(MOST_SINGLE) }
+        let (shared, idle) = Default::default();
+        Self { open, events, shared, idle, single: Semaphore::new(MOST_SINGLE) }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<C>> {
+        self.idle.lock().expect("nothing panics here")
     }
 
     fn live(&self) -> Live<C> {
@@ -74,6 +81,7 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
         if let Some(live) = shared.as_ref().filter(|live| is_usable(live)) {
             return live.clone();
         }
+        self.idle().clear();
         let (is_lost, doubt) = Default::default();
         let health = Arc::new(Health { is_lost, doubt, events: self.events.clone() });
         let connection = (self.open)(Some(health.clone())).shared();
@@ -106,15 +114,14 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
             Err(ref error) if matches!(error.code(), Some("READONLY" | "NOREPLICAS")) => {
                 live.health.doubt.notify_one();
             }
-            Ok(_) if live.health.is_lost() => {
-                return Err(Error::new(ErrorKind::ConnectionAborted, "the connection was lost").into());
-            }
+            Ok(_) if live.health.is_lost() => return Err(lost()),
             _ => {}
         }
         reply
     }
 
-    /// Sends a command over the shared connection. If a second one follows, which blocks, they have a connection of their own.
+    /// Sends a command over the shared connection. If a second one follows, which blocks, they have a connection that no
+    /// other call uses meanwhile.
     pub(crate) async fn call<F>(&self, call: Call<'_>, send: impl FnOnce(C) -> F) -> RedisResult<Reply>
     where
         F: Future<Output = RedisResult<(Value, Value)>>,
@@ -125,8 +132,19 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
         };
         let Some((_, block)) = call.then else { return self.send(call.until, send).await };
         let sent = async {
-            let _turn = self.single.acquire().await;
-            send((self.open)(None).await?).await
+            let (_turn, Live { health, .. }) = (self.single.acquire().await, self.live());
+            let idle = self.idle().pop();
+            let connection = match idle {
+                Some(connection) => connection,
+                None => (self.open)(None).await?,
+            };
+            let reply = send(connection.clone()).await.inspect_err(|_| self.idle().clear())?;
+            let mut idle = self.idle();
+            if health.is_lost() {
+                return Err(lost());
+            }
+            idle.push(connection);
+            Ok(reply)
         };
         let until = call.until.min(Instant::now() + SILENCE) + block;
         timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()))
@@ -134,7 +152,12 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
 
     pub(crate) fn close(&self) {
         self.shared.lock().expect("nothing panics here").take();
+        self.idle().clear();
     }
+}
+
+fn lost() -> RedisError {
+    Error::new(ErrorKind::ConnectionAborted, "the connection was lost").into()
 }
 
 /// Takes each push of a connection. The redis crate drops it with the connection, also if a runtime shuts down.

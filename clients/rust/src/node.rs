@@ -154,21 +154,16 @@ impl Node {
     /// time in which the server would refuse the owner token.
     pub(crate) fn leave(self: &Arc<Self>, wanted: &Wanted, fence: Option<i64>, after: Duration) {
         let (command, limit) = wanted.ending(fence, after);
-        let (node, key, end) = (self.clone(), wanted.key().to_owned(), Instant::now() + limit);
+        let (node, owner, end) = (self.clone(), wanted.clone(), Instant::now() + limit);
         let deliver = async move {
-            for failures in 0.. {
+            let send = || async {
                 // For no longer than a command: another runtime may stand still with one.
-                let turn = timeout(SILENCE, node.ends.acquire()).await;
+                let _turn = timeout(SILENCE, node.ends.acquire()).await;
                 let until = end.min(Instant::now() + node.shared.settings.retry_for);
-                let call = Call { is_reserved: true, ..Call::new(&key, &command, until) };
-                let answer = Box::pin(node.number(call)).await; // so that those who wait are small
-                drop(turn);
-                let pause = AFTER_ERRORS.pause(failures).unwrap_or_default();
-                if !answer.is_err_and(|error| passes(&error)) || Instant::now() + pause > end {
-                    break;
-                }
-                sleep(pause).await;
-            }
+                let call = Call { is_reserved: true, ..owner.call(&command, until) };
+                Ok(Box::pin(node.number(call)).await?) // so that those who wait are small
+            };
+            repeat(&owner.keys, end, passes, send).await
         };
         let closed = self.shared.closed.clone();
         let deliver = async move { closed.run_until_cancelled(deliver).await };
