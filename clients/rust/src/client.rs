@@ -19,9 +19,7 @@ use crate::transport::{Call, Reply, SILENCE, Topology, Transport, silent};
 
 /// How many commands may wait to be written.
 const MOST_UNSENT: usize = 4096;
-/// How long the program's connection may say nothing.
-const SILENCE_OF_THE_PROGRAM: Duration = Duration::from_millis(300);
-/// For how long commands go over another connection after that.
+/// For how long commands go over another connection if the program's gave no reply.
 const PAUSE: Duration = Duration::from_secs(1);
 
 type Connected = BoxFuture<'static, RedisResult<MultiplexedConnection>>;
@@ -148,7 +146,7 @@ impl Transport for Direct {
             let Some(program) = program else {
                 return self.link.call(call, |connection| exchange(connection, call)).await;
             };
-            let until = call.until.min(Instant::now() + SILENCE_OF_THE_PROGRAM);
+            let until = call.until.min(Instant::now() + SILENCE);
             let reply = timeout_at(until.into(), (program.send)(call.command.clone())).await;
             let reply = reply.unwrap_or_else(|_| Err(silent())).and_then(Value::extract_error);
             if reply.as_ref().is_err_and(|error| !is_reply(error)) {
