@@ -62,16 +62,6 @@ impl Wanted {
         self.options.label.as_deref().unwrap_or(&self.keys[0])
     }
 
-    /// A refusal ends the call.
-    pub(crate) fn is_once(&self, is_try: bool) -> bool {
-        is_try || self.options.wait.is_some_and(|wait| wait.is_zero())
-    }
-
-    /// When the wait is over, if it has a limit.
-    pub(crate) fn deadline(&self, began: Instant, is_try: bool) -> Option<Instant> {
-        self.options.wait.filter(|_| !self.is_once(is_try)).map(|wait| began + wait)
-    }
-
     /// Sends a command to where the keys are.
     pub(crate) fn call<'a>(&'a self, command: &'a Cmd, until: Instant) -> Call<'a> {
         Call::new(self.key(), command, until)

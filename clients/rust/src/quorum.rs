@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::{Cmd, RedisError};
-use tokio::time::{sleep_until, timeout_at};
+use tokio::time::timeout_at;
 use tracing::{Instrument, Span};
 
-use crate::acquisition::{Acquisition, Grant};
+use crate::acquisition::{Acquisition, Grant, Pace};
 use crate::clock::Moment;
 use crate::errors::{Error, NodeReply, Result, passes};
 use crate::node::{Node, OnDrop, counted};
@@ -74,40 +74,26 @@ impl Servers {
             let grant = acquisition.run().await?;
             return Ok(grant.map(|grant| (Votes::new(self, wanted.clone()), grant)));
         };
-        let (began, settings) = (Instant::now(), &self.shared.settings);
-        let deadline = wanted.deadline(began, is_try);
-        let is_over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        let (mut limit, mut last) = (began + settings.retry_for, Tally::default());
-        for attempts in 0.. {
+        let (mut pace, mut last) = (Pace::new(wanted, &self.shared.settings, is_try), Tally::default());
+        loop {
             // Each attempt has an owner token of its own, unless the program gave one.
-            let votes = Votes::new(self, Arc::new(wanted.again()));
-            let sent = Moment::now();
-            let (tally, is_held) = votes.attempt(sent, deadline).await;
-            if is_held {
-                return Ok(Some((votes, Grant { fence: 0, from: sent })));
-            }
+            let (votes, sent) = (Votes::new(self, Arc::new(wanted.again())), Moment::now());
+            let (tally, is_held) = votes.attempt(sent, pace.deadline).await;
             let is_refused = tally.is_refused();
+            if is_held || is_refused && is_try {
+                return Ok(is_held.then_some((votes, Grant { fence: 0, from: sent })));
+            }
             if is_refused {
-                if is_try {
-                    return Ok(None);
-                }
-                limit = Instant::now() + settings.retry_wait_for;
+                pace.contact = Some(Instant::now());
             }
             // One that was cut short may tell less than the one before.
-            if attempts == 0 || is_refused || !is_over() {
+            if pace.pauses == 0 || is_refused || !pace.is_over() {
                 last = tally;
             }
-            let Some(pause) = quorum.poll.pause(attempts) else { break };
-            let next = Instant::now() + pause;
-            if wanted.is_once(is_try) || last.is_final() || !is_refused && next >= limit {
-                break;
-            }
-            sleep_until(deadline.map_or(next, |deadline| next.min(deadline)).into()).await;
-            if is_over() {
-                break;
+            if pace.is_once || last.is_final() || !pace.pause(&quorum.poll).await {
+                return Err(last.missed(wanted, pace.began));
             }
         }
-        Err(last.missed(wanted, began))
     }
 
     /// Never takes a lock.
