@@ -19,7 +19,9 @@ use crate::transport::{Call, Reply, SILENCE, Topology, Transport, silent};
 
 /// How many commands may wait to be written.
 const MOST_UNSENT: usize = 4096;
-/// For how long commands go over another connection if the program's gave no reply.
+/// How long the program's connection may say nothing.
+const SILENCE_OF_THE_PROGRAM: Duration = Duration::from_millis(300);
+/// For how long commands go over another connection after that.
 const PAUSE: Duration = Duration::from_secs(1);
 
 type Connected = BoxFuture<'static, RedisResult<MultiplexedConnection>>;
@@ -118,11 +120,31 @@ pub(crate) fn speaking_resp3(client: &Client) -> RedisResult<Client> {
     Client::open(info.set_redis_settings(settings))
 }
 
-/// A connection of the program's. What instruments it sees the commands of calls.
+/// A connection of the program's. What instruments it sees the commands of calls. If it is silent, or busy with a command that
+/// blocks, it holds no call up.
 pub(crate) struct Program {
     send: Box<dyn Fn(Cmd) -> BoxFuture<'static, RedisResult<Value>> + Send + Sync>,
     /// When it last gave no reply.
     failed: Mutex<Option<Instant>>,
+}
+
+impl Program {
+    /// Sends a command. It is nothing if there is no reply, and for a while after that.
+    async fn call(&self, call: Call<'_>) -> Option<RedisResult<Reply>> {
+        let failed = *self.failed.lock().expect("nothing panics here");
+        if failed.is_some_and(|since| since.elapsed() < PAUSE) {
+            return None;
+        }
+        let until = call.until.min(Instant::now() + SILENCE_OF_THE_PROGRAM);
+        let reply = timeout_at(until.into(), (self.send)(call.command.clone())).await;
+        match reply.unwrap_or_else(|_| Err(silent())).and_then(Value::extract_error) {
+            Err(error) if !is_reply(&error) => {
+                *self.failed.lock().expect("nothing panics here") = Some(Instant::now());
+                None
+            }
+            reply => Some(reply.map(|value| Reply { value, then: Value::Nil, is_alone: true })),
+        }
+    }
 }
 
 async fn exchange(mut connection: MultiplexedConnection, call: Call<'_>) -> RedisResult<(Value, Value)> {
@@ -138,21 +160,14 @@ async fn exchange(mut connection: MultiplexedConnection, call: Call<'_>) -> Redi
 impl Transport for Direct {
     fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>> {
         async move {
-            let failed = |program: &Program| *program.failed.lock().expect("nothing panics here");
             let program = self.program.as_ref().filter(|_| !call.is_reserved && call.then.is_none());
-            // If it is silent, or busy with a command that blocks, it holds no call up.
-            let program =
-                program.filter(|program| failed(program).is_none_or(|since| since.elapsed() > PAUSE));
-            let Some(program) = program else {
-                return self.link.call(call, |connection| exchange(connection, call)).await;
-            };
-            let until = call.until.min(Instant::now() + SILENCE);
-            let reply = timeout_at(until.into(), (program.send)(call.command.clone())).await;
-            let reply = reply.unwrap_or_else(|_| Err(silent())).and_then(Value::extract_error);
-            if reply.as_ref().is_err_and(|error| !is_reply(error)) {
-                *program.failed.lock().expect("nothing panics here") = Some(Instant::now());
+            if let Some(program) = program
+                && let Some(reply) = program.call(call).await
+            {
+                return reply;
             }
-            Ok(Reply { value: reply?, then: Value::Nil, is_alone: true })
+            let reply = self.link.call(call, |connection| exchange(connection, call)).await?;
+            Ok(Reply { is_alone: program.is_none(), ..reply })
         }
         .boxed()
     }
