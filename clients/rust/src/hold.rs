@@ -15,7 +15,6 @@ use crate::clock::Moment;
 use crate::errors::{Error, Reason, passes};
 use crate::info::Mode;
 use crate::node::repeat;
-use crate::options::{SHORTEST_TTL, too_short};
 use crate::protocol::Wanted;
 use crate::quorum::{Kept, Votes};
 use crate::shared::Shared;
@@ -392,9 +391,7 @@ impl Hold {
     /// [`Error::Lost`] if the hold is over. [`Error::NoAnswer`] if no reply came for `retry_for`, or
     /// [`Error::QuorumMissed`]: then the hold may still be valid.
     pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
-        if ttl < SHORTEST_TTL || self.inner.votes.servers.counted(ttl).is_zero() {
-            return Err(too_short(ttl));
-        }
+        self.inner.votes.servers.check(ttl)?;
         self.check()?;
         self.inner.locks.unless_closed()?;
         self.inner.prolong(Some(ttl)).await

@@ -15,6 +15,7 @@ use crate::acquisition::{Acquisition, Grant, Pace};
 use crate::clock::Moment;
 use crate::errors::{Error, NodeReply, Result, passes};
 use crate::node::{Node, OnDrop, counted};
+use crate::options::SHORTEST_TTL;
 use crate::protocol::Wanted;
 use crate::server::{Quorum, Server};
 use crate::shared::Shared;
@@ -40,6 +41,9 @@ impl Servers {
 
     /// What is wrong with a ttl, or with the quorum, if anything.
     pub(crate) fn check(&self, ttl: Duration) -> Result<()> {
+        if ttl < SHORTEST_TTL {
+            return Err(Error::Invalid(format!("the ttl must be {SHORTEST_TTL:?} or more, not {ttl:?}")));
+        }
         let Some(quorum) = &self.quorum else { return Ok(()) };
         let (nodes, factor) = (self.nodes.len(), quorum.drift_factor);
         if nodes == 0 || !(0.0..1.0).contains(&factor) || self.counted(ttl).is_zero() {
