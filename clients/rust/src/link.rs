@@ -103,13 +103,10 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
         };
         let until = until.min(Instant::now() + SILENCE);
         let reply = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
+        // One that is still being opened is waited for by the next command.
+        let is_spent = live.connection.peek().is_some() || live.opened.elapsed() > OPENING;
         match reply {
-            // One that is still being opened is waited for by the next command.
-            Err(ref error) if !is_reply(error) => {
-                if live.connection.peek().is_some() || live.opened.elapsed() > OPENING {
-                    live.health.lose();
-                }
-            }
+            Err(ref error) if !is_reply(error) && is_spent => live.health.lose(),
             // A former primary without replicas, or one that is a replica by now.
             Err(ref error) if matches!(error.code(), Some("READONLY" | "NOREPLICAS")) => {
                 live.health.doubt.notify_one();

@@ -106,7 +106,7 @@ impl Request {
             Err(error) => error.name(),
         };
         reporter.waited(&wanted, began, outcome);
-        Ok(acquired?.map(|kept| Hold::new(kept)))
+        Ok(acquired?.map(Hold::new))
     }
 
     /// Runs the work under the lock: it waits as [`acquire`](Request::acquire), runs the work, and releases. The work gets the

@@ -32,7 +32,7 @@ use redis::{Arg, Cmd, RedisError, Value, make_extension_error};
 
 use crate::memory::State;
 use crate::server::Server;
-use crate::transport::{Call, Event, Events, Reply, Topology, Transport};
+use crate::transport::{Call, Event, Events, Reply, Take, Topology, Transport};
 
 /// A server in memory. Clones are the same server, and several [`Locks`](crate::Locks) may share it.
 #[derive(Clone, Default)]
@@ -41,7 +41,7 @@ pub struct MemoryServer(Arc<Mutex<Served>>);
 #[derive(Default)]
 struct Served {
     state: State,
-    audience: Vec<Weak<dyn Fn(Event<'_>) + Send + Sync>>,
+    audience: Vec<Weak<Take>>,
     is_down: bool,
     timer: Option<tokio::task::JoinHandle<()>>,
 }

@@ -34,7 +34,8 @@ pub(crate) enum Event<'a> {
 }
 
 /// Takes what happens to channels. It must not block.
-pub(crate) type Events = Arc<dyn Fn(Event<'_>) + Send + Sync>;
+pub(crate) type Take = dyn Fn(Event<'_>) + Send + Sync;
+pub(crate) type Events = Arc<Take>;
 
 /// What a transport sends.
 #[derive(Clone, Copy)]
