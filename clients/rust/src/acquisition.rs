@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisError};
-use tokio::time::{sleep_until, timeout, timeout_at};
+use tokio::time::{sleep_until, timeout_at};
 
 use crate::clock::Moment;
 use crate::errors::{Error, Result, is_reply, passes};
@@ -74,6 +74,12 @@ impl<'a> Pace<'a> {
         }
     }
 
+    /// So long from now, but not after the deadline.
+    fn within(&self, duration: Duration) -> Instant {
+        let at = Instant::now() + duration;
+        self.deadline.map_or(at, |deadline| at.min(deadline))
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
@@ -82,8 +88,7 @@ impl<'a> Pace<'a> {
     pub(crate) async fn pause(&mut self, pauses: &Poll) -> bool {
         let Some(pause) = pauses.pause(self.pauses) else { return false };
         self.pauses += 1;
-        let next = (Instant::now() + pause).min(self.limit());
-        sleep_until(self.deadline.map_or(next, |deadline| next.min(deadline)).into()).await;
+        sleep_until(self.within(pause).min(self.limit()).into()).await;
         !self.is_over() && Instant::now() < self.limit()
     }
 }
@@ -175,7 +180,7 @@ impl<'a> Acquisition<'a> {
         // A request that has not been refused waits only if there is a channel already.
         let mut ticket = listener.ticket(wanted.key(), self.waits).filter(|_| !self.pace.is_once);
         if let Some(ticket) = ticket.as_mut().filter(|ticket| ticket.is_channel_new) {
-            let _ = timeout(SUBSCRIBING, ticket.missed.changed()).await;
+            let _ = timeout_at(self.pace.within(SUBSCRIBING).into(), ticket.missed.changed()).await;
         }
         let mut wait = SERVER_WAIT;
         let mut until = self.pace.limit().min(Instant::now() + self.pace.settings.retry_for);
