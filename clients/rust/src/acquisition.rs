@@ -178,7 +178,8 @@ impl<'a> Acquisition<'a> {
     async fn send(&mut self) -> Next {
         let (wanted, listener) = (self.wanted, &self.node.listener);
         // A request that has not been refused waits only if there is a channel already.
-        let mut ticket = listener.ticket(wanted.key(), self.waits).filter(|_| !self.pace.is_once);
+        let may_wait = Some(self.waits).filter(|_| !self.pace.is_once);
+        let mut ticket = may_wait.and_then(|opens| listener.ticket(wanted.key(), opens));
         if let Some(ticket) = ticket.as_mut().filter(|ticket| ticket.is_channel_new) {
             let _ = timeout_at(self.pace.within(SUBSCRIBING).into(), ticket.missed.changed()).await;
         }

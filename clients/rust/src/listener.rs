@@ -101,14 +101,12 @@ impl Listener {
         if is_channel_new {
             let tag = if self.topology.is_cluster { format!("{{{}}}.", tag_for(key)) } else { String::new() };
             let (name, missed) = (format!("{tag}waits:{}", draw()).into(), watch::Sender::default());
-            self.subscribe(
-                slot,
-                state.channels.entry(slot).or_insert(Channel { name, missed, is_subscribing: false }),
-            );
+            let channel = Channel { name, missed, is_subscribing: false };
+            self.subscribe(slot, state.channels.entry(slot).or_insert(channel));
         }
         let Channel { name, missed, .. } = state.channels.get(&slot)?;
-        let (channel, missed, tag, (sender, message)) =
-            (name.clone(), missed.subscribe(), draw(), oneshot::channel());
+        let (channel, missed) = (name.clone(), missed.subscribe());
+        let (tag, (sender, message)) = (draw(), oneshot::channel());
         state.tickets.insert(tag.clone(), sender);
         Some(Ticket { tag, channel, message, missed, is_channel_new, listener: self.own.upgrade()? })
     }
