@@ -2,19 +2,17 @@
 //! so each may be sent again: it is the same hold, or the same request in its place in the queue.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisError};
-use tokio::time::{sleep_until, timeout, timeout_at};
+use tokio::time::{sleep_until, timeout_at};
 
 use crate::clock::Moment;
-use crate::errors::{Error, is_reply, passes};
-use crate::listener::{Message, Ticket};
-use crate::node::{Extension, Node, counted, more_telling};
-use crate::options::{AFTER_ERRORS, Options, POLLING, shortened};
-use crate::protocol::{self, Owner, SERVER_WAIT};
-use crate::transport::Call;
+use crate::errors::{Error, Result, is_reply, passes};
+use crate::listener::Ticket;
+use crate::node::{Node, counted, more_telling};
+use crate::options::{AFTER_ERRORS, POLLING, Poll, Settings, shortened};
+use crate::protocol::{self, SERVER_WAIT, Wanted};
 
 /// How long a request waits for its message before it is sent again. So a lost message costs no more.
 const SEND_AGAIN: Duration = Duration::from_secs(5);
@@ -22,7 +20,7 @@ const SEND_AGAIN: Duration = Duration::from_secs(5);
 const LATE_REPLY: Duration = Duration::from_millis(500);
 /// How long after the end of a wait the message that says so is still waited for.
 const LATE_MESSAGE: Duration = Duration::from_millis(50);
-/// How long the confirmation of a new channel is waited for before the request is sent.
+/// How long the confirmation of a new channel is waited for before a request is sent.
 const SUBSCRIBING: Duration = Duration::from_millis(100);
 /// How long a call that has timed out waits to learn who has the lock.
 const HOLDERS_REPLY: Duration = Duration::from_millis(250);
@@ -36,242 +34,234 @@ pub(crate) struct Grant {
     pub(crate) from: Moment,
 }
 
-/// What a command of an acquisition gives if it is no grant.
-enum Stop {
+/// What follows from one copy of a request.
+enum Next {
+    Done(Result<Option<Grant>>),
     /// The request has to be sent again at once.
     Again,
     /// The lock was refused, and the request cannot wait by a message.
     Poll,
-    /// The lock was refused, and the caller wanted to know just that.
-    Refused,
     /// After this error the request may succeed.
-    Passing(RedisError),
-    Final(Error),
+    Passed(RedisError),
+}
+
+/// How long a call that asks for a lock goes on.
+pub(crate) struct Pace<'a> {
+    settings: &'a Settings,
+    /// A refusal ends the call.
+    pub(crate) is_once: bool,
+    pub(crate) began: Instant,
+    pub(crate) deadline: Option<Instant>,
+    /// When a server last replied.
+    pub(crate) contact: Option<Instant>,
+    /// Pauses, one after the other.
+    pub(crate) pauses: u32,
+}
+
+impl<'a> Pace<'a> {
+    pub(crate) fn new(wanted: &Wanted, settings: &'a Settings, is_try: bool) -> Self {
+        let (began, wait) = (Instant::now(), wanted.options.wait);
+        let is_once = is_try || wait.is_some_and(|wait| wait.is_zero());
+        let deadline = wait.filter(|_| !is_once).map(|wait| began + wait);
+        Self { settings, is_once, began, deadline, contact: None, pauses: 0 }
+    }
+
+    /// Until when a server has to reply.
+    pub(crate) fn limit(&self) -> Instant {
+        match self.contact {
+            Some(contact) if !self.is_once => contact + self.settings.retry_wait_for,
+            _ => self.began + self.settings.retry_for,
+        }
+    }
+
+    /// So long from now, but not after the deadline.
+    fn within(&self, duration: Duration) -> Instant {
+        let at = Instant::now() + duration;
+        self.deadline.map_or(at, |deadline| at.min(deadline))
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// Waits before a further attempt. Gives whether there may be one.
+    pub(crate) async fn pause(&mut self, pauses: &Poll) -> bool {
+        let Some(pause) = pauses.pause(self.pauses) else { return false };
+        self.pauses += 1;
+        sleep_until(self.within(pause).min(self.limit()).into()).await;
+        !self.is_over() && Instant::now() < self.limit()
+    }
 }
 
 /// One use of a request at a server, or a change of mode that may have to wait.
 pub(crate) struct Acquisition<'a> {
-    node: &'a Node,
-    owner: &'a Owner,
-    options: &'a Options,
+    node: &'a Arc<Node>,
+    wanted: &'a Wanted,
     /// The command without a wait.
     command: Cmd,
     /// A refusal gives nothing, and is no error.
     is_try: bool,
-    /// Something of the request may be left on the server, or may be on its way there.
-    is_open: &'a AtomicBool,
-    began: Instant,
-    deadline: Option<Instant>,
-    /// When the server last replied.
-    contact: Option<Instant>,
+    /// If it is dropped without a grant, what may be left of it on the server is ended in the background.
+    pub(crate) ends: bool,
+    pace: Pace<'a>,
     /// The last error that passes; nothing after a reply without one.
     last: Option<RedisError>,
-    /// Such errors, one after the other.
-    failures: u32,
-    polls: u32,
     /// Others had the lock, so the request waits by a message from now on.
     waits: bool,
-    /// By which its last copy waits; nothing if it has not waited.
-    ticket: Option<Ticket>,
-    /// Before the last copy was sent that was answered null.
-    sent: Moment,
-    /// How long the server lets that copy wait.
-    queued_for: Duration,
     /// A copy may be on its way to the server.
     is_loose: bool,
     /// The request waits on the server, or is held.
     is_queued: bool,
 }
 
-impl<'a> Acquisition<'a> {
-    pub(crate) fn new(
-        node: &'a Node,
-        owner: &'a Owner,
-        options: &'a Options,
-        command: Cmd,
-        is_try: bool,
-        is_open: &'a AtomicBool,
-    ) -> Self {
-        let began = Instant::now();
-        let deadline = options.wait.filter(|wait| !is_try && !wait.is_zero()).map(|wait| began + wait);
-        let (contact, last, failures, polls, waits, ticket, sent, queued_for, is_loose) = Default::default();
-        Self {
-            node,
-            owner,
-            options,
-            command,
-            is_try,
-            is_open,
-            began,
-            deadline,
-            contact,
-            last,
-            failures,
-            polls,
-            waits,
-            ticket,
-            sent,
-            queued_for,
-            is_loose,
-            is_queued: false,
+impl Drop for Acquisition<'_> {
+    fn drop(&mut self) {
+        if self.ends && self.is_open() {
+            self.node.leave(self.wanted, None, Duration::ZERO);
         }
     }
+}
 
-    /// A refusal ends it.
-    fn is_once(&self) -> bool {
-        self.is_try || self.options.wait.is_some_and(|wait| wait.is_zero())
+impl<'a> Acquisition<'a> {
+    pub(crate) fn new(node: &'a Arc<Node>, wanted: &'a Wanted, command: Cmd, is_try: bool) -> Self {
+        let pace = Pace::new(wanted, &node.shared.settings, is_try);
+        let (ends, last, waits, is_loose, is_queued) = Default::default();
+        Self { node, wanted, command, is_try, ends, pace, last, waits, is_loose, is_queued }
+    }
+
+    /// Something of the request may be left on the server, or may be on its way there.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_loose || self.is_queued
     }
 
     /// Sends the request until it is granted or over. A refusal gives nothing if the caller wanted to know just that.
-    pub(crate) async fn run(mut self) -> Result<Option<Grant>, Error> {
+    pub(crate) async fn run(&mut self) -> Result<Option<Grant>> {
         loop {
-            let now = Instant::now();
-            let is_over = self.deadline.is_some_and(|deadline| now >= deadline);
-            if is_over || self.last.is_some() && now >= self.limit() {
-                return Err(self.failed(is_over && self.last.is_none() && self.contact.is_some()).await);
+            let is_over = self.pace.is_over();
+            if is_over || self.last.is_some() && Instant::now() >= self.pace.limit() {
+                return Err(self.failed(is_over && self.last.is_none() && self.pace.contact.is_some()).await);
             }
-            self.is_open.store(true, Ordering::Relaxed);
-            let sent = self.send().await;
-            self.is_open.store(self.is_loose || self.is_queued, Ordering::Relaxed);
-            let pause = match sent {
-                Ok(grant) => return Ok(Some(grant)),
-                Err(Stop::Refused) => return Ok(None),
-                Err(Stop::Final(error)) => return Err(error),
-                Err(Stop::Again) => continue,
-                Err(Stop::Poll) => {
-                    self.polls += 1;
-                    POLLING.pause(self.polls - 1)
+            let pauses = match self.send().await {
+                Next::Done(result) => {
+                    self.ends &= !matches!(result, Ok(Some(_)));
+                    return result;
                 }
-                Err(Stop::Passing(error)) => {
+                Next::Again => continue,
+                Next::Poll => &POLLING,
+                Next::Passed(error) => {
                     self.last = Some(more_telling(self.last.take(), error));
-                    self.failures += 1;
-                    AFTER_ERRORS.pause(self.failures - 1)
+                    &AFTER_ERRORS
                 }
             };
-            let next = (Instant::now() + pause.unwrap_or_default()).min(self.limit());
-            sleep_until(self.deadline.map_or(next, |deadline| next.min(deadline)).into()).await;
-        }
-    }
-
-    /// Until when the server has to reply.
-    fn limit(&self) -> Instant {
-        match self.contact {
-            Some(contact) if !self.is_once() => contact + self.node.settings.retry_wait_for,
-            _ => self.began + self.node.settings.retry_for,
+            self.pace.pause(pauses).await;
         }
     }
 
     /// The error of a call that is over: because others have the lock, or without a reply.
     async fn failed(&self, is_timed_out: bool) -> Error {
-        let (keys, waited) = (self.owner.keys.clone(), self.began.elapsed());
+        let (keys, waited) = (self.wanted.keys.clone(), self.pace.began.elapsed());
         if !is_timed_out {
             return Error::NoAnswer { keys, within: waited, last: self.last.clone() };
         }
-        let holders = self.node.holders(&self.owner.full, HOLDERS_REPLY).await;
+        let holders = self.node.holders(&self.wanted.full, HOLDERS_REPLY).await;
         Error::TimedOut { keys, waited, holders, nodes: Vec::new() }
     }
 
-    fn stop(&self, error: Error) -> Stop {
+    fn after(&self, error: Error) -> Next {
         match error {
-            Error::Redis(error) if passes(&error) => Stop::Passing(error),
-            error => Stop::Final(error.explained(&self.owner.keys)),
+            Error::Redis(error) if passes(&error) => Next::Passed(error),
+            error => Next::Done(Err(error.explained(&self.wanted.keys))),
         }
     }
 
     /// Sends the request once, and waits for what comes of it.
-    async fn send(&mut self) -> Result<Grant, Stop> {
-        let channel = if self.is_once() { None } else { self.channel().await };
+    async fn send(&mut self) -> Next {
+        let (wanted, listener) = (self.wanted, &self.node.listener);
+        // A request that has not been refused waits only if there is a channel already.
+        let may_wait = Some(self.waits).filter(|_| !self.pace.is_once);
+        let mut ticket = may_wait.and_then(|opens| listener.ticket(wanted.key(), opens));
+        if let Some(ticket) = ticket.as_mut().filter(|ticket| ticket.is_channel_new) {
+            let _ = timeout_at(self.pace.within(SUBSCRIBING).into(), ticket.missed.changed()).await;
+        }
         let mut wait = SERVER_WAIT;
-        let mut until = self.limit().min(Instant::now() + self.node.settings.retry_for);
-        if let Some(deadline) = self.deadline {
+        let mut until = self.pace.limit().min(Instant::now() + self.pace.settings.retry_for);
+        if let Some(deadline) = self.pace.deadline {
             let left = deadline.saturating_duration_since(Instant::now());
             (wait, until) = (wait.min(left.max(Duration::from_millis(1))), until.min(deadline + LATE_REPLY));
         }
-        let waiting = self.ticket.as_ref().zip(channel.as_ref());
-        let waiting = waiting.map(|(ticket, name)| protocol::waiting(&self.command, wait, name, &ticket.tag));
+        let waiting = ticket
+            .as_ref()
+            .map(|ticket| protocol::waiting(&self.command, wait, &ticket.channel, &ticket.tag));
         let command = waiting.as_ref().unwrap_or(&self.command);
-        let answer = self.node.number(Call { until, ..Call::new(self.owner.key(), command) }).await;
+        let was_loose = std::mem::replace(&mut self.is_loose, true); // also if this future is dropped
+        let answer = self.node.number(wanted.call(command, until)).await;
         let is_answered = answer.as_ref().err().is_none_or(is_reply);
         // The end of a token of the program's might end another hold of it, so there only copies count that are known.
-        let is_alone = self.owner.is_given || answer.as_ref().is_ok_and(|answer| answer.is_alone);
-        self.is_loose |= !is_answered || !is_alone;
+        let is_alone = wanted.is_given() || answer.as_ref().is_ok_and(|answer| answer.is_alone);
+        self.is_loose = was_loose || !is_answered || !is_alone;
         if is_answered {
-            self.contact = Some(Instant::now());
+            self.pace.contact = Some(Instant::now());
         }
         let answer = match answer {
-            Ok(answer) => answer,
-            Err(error) if waiting.is_some() && self.node.listener.failed(self.owner.key(), &error) => {
-                return Err(Stop::Again);
-            }
-            Err(error) => return Err(self.stop(error.into())),
+            Ok(answer) if answer.number > 0 => return self.confirm(answer.number, answer.sent, false).await,
+            Ok(answer) => Some(answer),
+            Err(error) if ticket.is_some() && listener.refused(wanted.key(), &error) => None,
+            Err(error) => return self.after(error.into()),
         };
-        if answer.number > 0 {
-            return self.confirm(answer.number, answer.sent, false).await;
+        self.last = None;
+        match (ticket, answer) {
+            (Some(ticket), Some(answer)) => {
+                (self.is_queued, self.waits, self.pace.pauses) = (true, true, 0);
+                self.wait(ticket, answer.sent, wait).await
+            }
+            _ if self.is_try => Next::Done(Ok(None)),
+            _ if self.pace.is_once => Next::Done(Err(self.failed(true).await)),
+            // If it has waited already, it wants a channel and may not have one.
+            _ if std::mem::replace(&mut self.waits, true) => Next::Poll,
+            _ => Next::Again,
         }
-        (self.last, self.failures) = (None, 0);
-        if waiting.is_some() {
-            (self.is_queued, self.waits, self.sent, self.queued_for) = (true, true, answer.sent, wait);
-            return self.wait().await;
-        }
-        if self.is_try {
-            return Err(Stop::Refused);
-        }
-        if self.is_once() {
-            return Err(Stop::Final(self.failed(true).await));
-        }
-        // If it has waited already, it wants a channel and may not have one.
-        Err(if std::mem::replace(&mut self.waits, true) { Stop::Poll } else { Stop::Again })
     }
 
-    /// The channel to wait by. A request that has not been refused waits only if there is one already. If it is new, the
-    /// confirmation of the server is waited for, but not for long.
-    async fn channel(&mut self) -> Option<Arc<str>> {
-        let listener = &self.node.listener;
-        let (name, is_new) = listener.channel(self.owner.key(), self.waits)?;
-        // A message that is late may tell of a hold that ended before this copy is sent.
-        let ticket = self.ticket.insert(listener.ticket(self.owner.key()));
-        if is_new {
-            let _ = timeout(SUBSCRIBING, ticket.messages.recv()).await;
-        }
-        Some(name)
-    }
-
-    /// Waits for the message of a request that is in the queue.
-    async fn wait(&mut self) -> Result<Grant, Stop> {
-        let again = Instant::now() + shortened(SEND_AGAIN).min(self.node.settings.retry_wait_for / 4);
-        let until = self.deadline.map_or(again, |deadline| again.min(deadline + LATE_MESSAGE));
-        let Some(ticket) = &mut self.ticket else { return Err(Stop::Again) };
-        match timeout_at(until.into(), ticket.messages.recv()).await {
-            Ok(Some(Message::Number(0))) => {
+    /// Waits for the message of a request that is in the queue, where the server lets it wait for a time.
+    async fn wait(&mut self, mut ticket: Ticket, sent: Moment, queued_for: Duration) -> Next {
+        let again = Instant::now() + shortened(SEND_AGAIN).min(self.pace.settings.retry_wait_for / 4);
+        let until = self.pace.deadline.map_or(again, |deadline| again.min(deadline + LATE_MESSAGE));
+        let message = async {
+            tokio::select! {
+                message = &mut ticket.message => message.ok(),
+                _ = ticket.missed.changed() => None,
+            }
+        };
+        match timeout_at(until.into(), message).await.ok().flatten() {
+            Some(Ok(0)) => {
                 // The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator
                 // has withdrawn the request.
                 self.is_queued = false;
-                if Moment::now().since(self.sent) < self.queued_for {
-                    return Err(Stop::Final(self.failed(true).await));
+                match Moment::now().since(sent) < queued_for {
+                    true => Next::Done(Err(self.failed(true).await)),
+                    false => Next::Again,
                 }
-                Err(Stop::Again)
             }
-            Ok(Some(Message::Number(fence))) => self.confirm(fence, self.sent, true).await,
-            Ok(Some(Message::Failed(error))) => Err(self.stop(error.into())),
-            Ok(Some(Message::Missed) | None) | Err(_) => Err(Stop::Again),
+            Some(Ok(fence)) => self.confirm(fence, sent, true).await,
+            Some(Err(error)) => self.after(error.into()),
+            None => Next::Again,
         }
     }
 
     /// Makes sure of how long the hold is valid, and that enough replicas have it. The ttl began at a grant that may be long
     /// ago, if a message told of it, and at a server that may not be the primary any more.
-    async fn confirm(&mut self, fence: i64, from: Moment, is_message: bool) -> Result<Grant, Stop> {
+    async fn confirm(&mut self, fence: i64, from: Moment, is_message: bool) -> Next {
         self.is_queued = true;
-        let (ttl, since) = (self.options.ttl, Moment::now().since(from));
-        let is_sure = !is_message || since <= ttl / 3 && !self.node.topology.is_failover;
-        if self.options.min_replicas == 0 && is_sure && since < counted(ttl) {
-            return Ok(Grant { fence, from });
+        let (ttl, since) = (self.wanted.options.ttl, Moment::now().since(from));
+        let is_sure = !is_message || since <= ttl / 3 && !self.node.topology().is_failover;
+        if self.wanted.options.min_replicas == 0 && is_sure && since < counted(ttl) {
+            return Next::Done(Ok(Some(Grant { fence, from })));
         }
-        let until = Instant::now() + self.node.settings.retry_for;
-        let by = Extension { ttl, fence: Some(fence), options: self.options };
-        match self.node.prolong(until, self.owner, by).await {
-            Ok(answer) if answer.number > 0 => Ok(Grant { fence, from: answer.sent }),
-            Ok(_) => Err(Stop::Again), // it is over by now
-            Err(error) => Err(self.stop(error)),
+        let (until, from) = (Instant::now() + self.pace.settings.retry_for, Moment::now());
+        match self.node.extend(until, self.wanted, ttl, Some(fence)).await {
+            Ok(true) => Next::Done(Ok(Some(Grant { fence, from }))),
+            Ok(false) => Next::Again, // it is over by now
+            Err(error) => self.after(error),
         }
     }
 }

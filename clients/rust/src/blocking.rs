@@ -46,6 +46,20 @@ impl Drop for Background {
     }
 }
 
+/// Declares methods that wait for those of the same name.
+macro_rules! waiting {
+    ($of:ident $inner:ident: $(fn $name:ident($($given:ident: $type:ty),*) -> $result:ty;)*) => { $(
+        #[doc = concat!("As [`", stringify!($name), "`](crate::", stringify!($of), "::", stringify!($name), ").")]
+        ///
+        /// # Errors
+        ///
+        /// The same.
+        pub fn $name(&self, $($given: $type),*) -> $result {
+            self.background.run(self.$inner.$name($($given),*))
+        }
+    )* };
+}
+
 /// As [`Locks`](crate::Locks), for programs without async. It is cheap to clone, and clones share everything.
 #[derive(Clone)]
 pub struct Locks {
@@ -87,45 +101,12 @@ impl Locks {
         self.request(keys, mode).token(token).adopt()
     }
 
-    /// As [`release`](crate::Locks::release).
-    ///
-    /// # Errors
-    ///
-    /// The same.
-    pub fn release(&self, keys: impl ToRedisArgs, token: impl Into<String>) -> Result<usize, Error> {
-        self.background.run(self.locks.release(keys, token))
-    }
-
-    /// As [`info`](crate::Locks::info).
-    ///
-    /// # Errors
-    ///
-    /// The same.
-    pub fn info(&self, key: &str) -> Result<Option<Info>, Error> {
-        self.background.run(self.locks.info(key))
-    }
-
-    /// As [`queues`](crate::Locks::queues).
-    ///
-    /// # Errors
-    ///
-    /// The same.
-    pub fn queues(&self) -> Result<Vec<Queue>, Error> {
-        self.background.run(self.locks.queues())
-    }
-
-    /// As [`close`](crate::Locks::close).
-    pub fn close(&self) {
-        self.background.run(self.locks.close());
-    }
-
-    /// As [`close_and_release`](crate::Locks::close_and_release).
-    ///
-    /// # Errors
-    ///
-    /// The same.
-    pub fn close_and_release(&self) -> Result<(), Error> {
-        self.background.run(self.locks.close_and_release())
+    waiting! { Locks locks:
+        fn release(keys: impl ToRedisArgs, token: impl Into<String>) -> Result<usize, Error>;
+        fn info(key: &str) -> Result<Option<Info>, Error>;
+        fn queues() -> Result<Vec<Queue>, Error>;
+        fn close() -> ();
+        fn close_and_release() -> Result<(), Error>;
     }
 }
 
@@ -215,40 +196,11 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// As [`release`](crate::Hold::release).
-    ///
-    /// # Errors
-    ///
-    /// The same.
-    pub fn release(&self) -> Result<(), Error> {
-        self.background.run(self.hold.release())
-    }
-
-    /// As [`extend`](crate::Hold::extend).
-    ///
-    /// # Errors
-    ///
-    /// The same.
-    pub fn extend(&self, ttl: Duration) -> Result<(), Error> {
-        self.background.run(self.hold.extend(ttl))
-    }
-
-    /// As [`upgrade`](crate::Hold::upgrade).
-    ///
-    /// # Errors
-    ///
-    /// The same.
-    pub fn upgrade(&self, wait: impl Into<Option<Duration>>) -> Result<i64, Error> {
-        self.background.run(self.hold.upgrade(wait))
-    }
-
-    /// As [`downgrade`](crate::Hold::downgrade).
-    ///
-    /// # Errors
-    ///
-    /// The same.
-    pub fn downgrade(&self) -> Result<i64, Error> {
-        self.background.run(self.hold.downgrade())
+    waiting! { Hold hold:
+        fn release() -> Result<(), Error>;
+        fn extend(ttl: Duration) -> Result<(), Error>;
+        fn upgrade(wait: impl Into<Option<Duration>>) -> Result<i64, Error>;
+        fn downgrade() -> Result<i64, Error>;
     }
 }
 

@@ -1,37 +1,41 @@
 //! Meets `redis::Client`. Commands and messages share one connection, which is made of the client. Commands of calls can go over
 //! a connection of the program's.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use redis::aio::{ConnectionLike, MultiplexedConnection, SendError};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
-    AsyncConnectionConfig, Client, ErrorKind, ProtocolVersion, PushInfo, RedisError, RedisResult, Value, cmd,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, ProtocolVersion, RedisError, RedisResult, Value, cmd,
 };
+use tokio::time::timeout_at;
 
-use crate::link::{Health, Link, Pushes};
-use crate::program::Program;
+use crate::errors::is_reply;
+use crate::link::{Health, Link};
 use crate::server::Server;
-use crate::transport::{Audience, Call, Events, Reply, SILENCE, Topology, Transport};
+use crate::transport::{Call, Reply, SILENCE, Topology, Transport, silent};
 
 /// How many commands may wait to be written.
 const MOST_UNSENT: usize = 4096;
+/// How long the program's connection may say nothing.
+const SILENCE_OF_THE_PROGRAM: Duration = Duration::from_millis(300);
+/// For how long commands go over another connection after that.
+const PAUSE: Duration = Duration::from_secs(1);
 
-type Connect = Box<
-    dyn Fn(AsyncConnectionConfig) -> BoxFuture<'static, RedisResult<MultiplexedConnection>> + Send + Sync,
->;
+type Connected = BoxFuture<'static, RedisResult<MultiplexedConnection>>;
 
-pub(crate) struct Direct {
-    pub(crate) link: Link<MultiplexedConnection>,
-    audience: Audience,
+/// One server, to which this opens connections.
+struct Direct {
+    link: Link<MultiplexedConnection>,
     program: Option<Program>,
     topology: Topology,
 }
 
 impl From<Client> for Server {
     fn from(client: Client) -> Self {
-        Self::over(Direct::of_client(client, None))
+        Self::of_client(client, None)
     }
 }
 
@@ -39,7 +43,11 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> From<(Client, C)> for Se
     /// The commands of the program's calls go over its connection, such as a `MultiplexedConnection` or a
     /// `ConnectionManager`, as long as that replies. Renewals and messages go over a connection of the client.
     fn from((client, connection): (Client, C)) -> Self {
-        Self::over(Direct::of_client(client, Some(Program::new(connection))))
+        let send = move |command: Cmd| {
+            let mut connection = connection.clone();
+            async move { connection.req_packed_command(&command).await }.boxed()
+        };
+        Self::of_client(client, Some(Program { send: Box::new(send), failed: Mutex::default() }))
     }
 }
 
@@ -60,8 +68,38 @@ impl Server {
         F: Fn(AsyncConnectionConfig) -> R + Send + Sync + 'static,
         R: Future<Output = RedisResult<MultiplexedConnection>> + Send + 'static,
     {
-        let connect = move |config| connect(config).map(|connection| connection.map_err(may_pass)).boxed();
-        Self::over(Direct::new(name.into(), false, Box::new(connect)))
+        let connect = move |config, _| connect(config).map(|connection| connection.map_err(may_pass)).boxed();
+        Self::direct(name.into(), false, None, connect)
+    }
+
+    fn of_client(client: Client, program: Option<Program>) -> Self {
+        let name = client.get_connection_info().addr().to_string();
+        let connect = move |config: AsyncConnectionConfig, _| {
+            let client = speaking_resp3(&client);
+            async move { client?.get_multiplexed_async_connection_with_config(&config).await }.boxed()
+        };
+        Self::direct(name, false, program, connect)
+    }
+
+    /// A server to which connections are opened, each of which has a health if it is shared.
+    pub(crate) fn direct(
+        name: String,
+        is_failover: bool,
+        program: Option<Program>,
+        connect: impl Fn(AsyncConnectionConfig, Option<Arc<Health>>) -> Connected + Send + Sync + 'static,
+    ) -> Self {
+        let open = move |health: Option<Arc<Health>>| {
+            let config = AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(SILENCE))
+                .set_response_timeout(None)
+                .set_pipeline_buffer_size(MOST_UNSENT);
+            match health.clone() {
+                Some(shared) => connect(config.set_push_sender(shared.pushes(false)), health),
+                None => connect(config, None),
+            }
+        };
+        let topology = Topology { name, is_cluster: false, is_failover };
+        Self::over(move |events| Direct { link: Link::new(events, Box::new(open)), program, topology })
     }
 }
 
@@ -82,33 +120,30 @@ pub(crate) fn speaking_resp3(client: &Client) -> RedisResult<Client> {
     Client::open(info.set_redis_settings(settings))
 }
 
-impl Direct {
-    pub(crate) fn of_client(client: Client, program: Option<Program>) -> Self {
-        let name = client.get_connection_info().addr().to_string();
-        let connect = move |config: AsyncConnectionConfig| {
-            let client = speaking_resp3(&client);
-            async move { client?.get_multiplexed_async_connection_with_config(&config).await }.boxed()
-        };
-        Self { program, ..Self::new(name, false, Box::new(connect)) }
-    }
+/// A connection of the program's. What instruments it sees the commands of calls. If it is silent, or busy with a command that
+/// blocks, it holds no call up.
+pub(crate) struct Program {
+    send: Box<dyn Fn(Cmd) -> BoxFuture<'static, RedisResult<Value>> + Send + Sync>,
+    /// When it last gave no reply.
+    failed: Mutex<Option<Instant>>,
+}
 
-    pub(crate) fn new(name: String, is_failover: bool, connect: Connect) -> Self {
-        let audience = Audience::default();
-        let heard = audience.clone();
-        let open = move |health: Option<Arc<Health>>| {
-            let config = AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(SILENCE))
-                .set_response_timeout(None)
-                .set_pipeline_buffer_size(MOST_UNSENT);
-            let Some(health) = health else { return connect(config) };
-            let pushes = Pushes { audience: heard.clone(), health, is_kept: false };
-            connect(config.set_push_sender(move |push: PushInfo| {
-                pushes.take(&push);
-                Ok::<_, SendError>(())
-            }))
-        };
-        let topology = Topology { name, is_cluster: false, is_failover };
-        Self { link: Link::new(&audience, Box::new(open)), audience, program: None, topology }
+impl Program {
+    /// Sends a command. It is nothing if there is no reply, and for a while after that.
+    async fn call(&self, call: Call<'_>) -> Option<RedisResult<Reply>> {
+        let failed = *self.failed.lock().expect("nothing panics here");
+        if failed.is_some_and(|since| since.elapsed() < PAUSE) {
+            return None;
+        }
+        let until = call.until.min(Instant::now() + SILENCE_OF_THE_PROGRAM);
+        let reply = timeout_at(until.into(), (self.send)(call.command.clone())).await;
+        match reply.unwrap_or_else(|_| Err(silent())).and_then(Value::extract_error) {
+            Err(error) if !is_reply(&error) => {
+                *self.failed.lock().expect("nothing panics here") = Some(Instant::now());
+                None
+            }
+            reply => Some(reply.map(|value| Reply { value, then: Value::Nil, is_alone: true })),
+        }
     }
 }
 
@@ -123,10 +158,6 @@ async fn exchange(mut connection: MultiplexedConnection, call: Call<'_>) -> Redi
 }
 
 impl Transport for Direct {
-    fn start(&self, events: Weak<dyn Events>) {
-        self.audience.set(events);
-    }
-
     fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>> {
         async move {
             let program = self.program.as_ref().filter(|_| !call.is_reserved && call.then.is_none());
@@ -142,12 +173,10 @@ impl Transport for Direct {
     }
 
     fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, RedisResult<()>> {
-        async move {
-            let subscribe = cmd("SSUBSCRIBE").arg(channel).take();
-            let call = Call { is_reserved: true, ..Call::new(channel, &subscribe) };
-            self.call(call).await.map(drop)
-        }
-        .boxed()
+        let subscribe = async move |mut connection: MultiplexedConnection| {
+            cmd("SSUBSCRIBE").arg(channel).exec_async(&mut connection).await
+        };
+        self.link.send(Instant::now() + SILENCE, subscribe).boxed()
     }
 
     fn topology(&self) -> Topology {

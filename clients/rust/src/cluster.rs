@@ -1,21 +1,20 @@
 //! Meets `ClusterClient`. Commands and messages have connections of their own: if a subscription ends because its slot moves,
 //! the redis crate gives replies on that connection to the wrong commands. It may send a command again by itself.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use redis::aio::SendError;
 use redis::cluster::{ClusterClient, ClusterConfig};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
-use redis::{PushInfo, RedisResult, Value};
+use redis::{RedisResult, Value};
 
-use crate::link::{Health, Link, Open, Pushes};
+use crate::link::{Link, Open};
 use crate::server::Server;
 use crate::slot::slot;
-use crate::transport::{Audience, Call, Events, Reply, SILENCE, Topology, Transport, silent};
+use crate::transport::{Call, Reply, SILENCE, Topology, Transport, silent};
 
 /// In less time the redis crate has not sent a command twice.
 const ONE_COPY: Duration = Duration::from_millis(5);
@@ -23,29 +22,24 @@ const ONE_COPY: Duration = Duration::from_millis(5);
 struct Cluster {
     commands: Link<ClusterConnection>,
     messages: Link<ClusterConnection>,
-    audience: Audience,
 }
 
 impl From<ClusterClient> for Server {
     /// To wait in order, the client must use RESP3: `ClusterClient::builder(…).use_protocol(ProtocolVersion::RESP3)`.
     fn from(client: ClusterClient) -> Self {
-        let audience = Audience::default();
-        let commands = Link::new(&Audience::default(), open(client.clone(), None));
-        let messages = Link::new(&audience, open(client, Some(audience.clone())));
-        Self::over(Cluster { commands, messages, audience })
+        Self::over(move |events| Cluster {
+            commands: Link::new(Arc::new(|_| {}), open(client.clone(), false)),
+            messages: Link::new(events, open(client, true)),
+        })
     }
 }
 
-/// Opens connections to all nodes, which listen if there is an audience.
-fn open(client: ClusterClient, audience: Option<Audience>) -> Open<ClusterConnection> {
-    Box::new(move |health: Option<Arc<Health>>| {
+/// Opens connections to all nodes, which may listen.
+fn open(client: ClusterClient, listens: bool) -> Open<ClusterConnection> {
+    Box::new(move |health| {
         let mut config = ClusterConfig::new().set_connection_timeout(SILENCE).set_response_timeout(SILENCE);
-        if let Some((audience, health)) = audience.clone().zip(health) {
-            let pushes = Pushes { audience, health, is_kept: true };
-            config = config.set_push_sender(move |push: PushInfo| {
-                pushes.take(&push);
-                Ok::<_, SendError>(())
-            });
+        if let Some(health) = health.filter(|_| listens) {
+            config = config.set_push_sender(health.pushes(true));
         }
         let client = client.clone();
         async move { client.get_async_connection_with_config(config).await }.boxed()
@@ -71,10 +65,6 @@ async fn exchange(mut connection: ClusterConnection, call: Call<'_>) -> RedisRes
 }
 
 impl Transport for Cluster {
-    fn start(&self, events: Weak<dyn Events>) {
-        self.audience.set(events);
-    }
-
     fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>> {
         async move {
             let sent = Instant::now();

@@ -9,6 +9,8 @@ use redis::{ErrorKind, RedisError};
 
 use crate::info::{Holder, Mode};
 
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
 /// Why a hold was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -143,22 +145,11 @@ pub enum Error {
 impl Error {
     /// The name of the error, for logs and metrics: `TimedOut`, `Lost`, …
     pub fn name(&self) -> &'static str {
-        match self {
-            Error::TimedOut { .. } => "TimedOut",
-            Error::NoAnswer { .. } => "NoAnswer",
-            Error::Lost { .. } => "Lost",
-            Error::NotHeld { .. } => "NotHeld",
-            Error::WrongMode(_) => "WrongMode",
-            Error::Deadlock(_) => "Deadlock",
-            Error::QueueFull(_) => "QueueFull",
-            Error::Refused(_) => "Refused",
-            Error::QuorumMissed { .. } => "QuorumMissed",
-            Error::TooFewReplicas { .. } => "TooFewReplicas",
-            Error::ModuleNotLoaded => "ModuleNotLoaded",
-            Error::Closed => "Closed",
-            Error::Invalid(_) => "Invalid",
-            Error::Redis(_) => "Redis",
+        macro_rules! name_of {
+            ($($name:ident)*) => { match self { $(Error::$name { .. } => stringify!($name),)* } };
         }
+        name_of!(TimedOut NoAnswer Lost NotHeld WrongMode Deadlock QueueFull Refused QuorumMissed TooFewReplicas
+            ModuleNotLoaded Closed Invalid Redis)
     }
 
     /// The error of the redis crate in this error, if there is one.
@@ -166,11 +157,9 @@ impl Error {
         match self {
             Error::NoAnswer { last, .. } => last.as_ref(),
             Error::Lost { last, .. } => last.as_deref()?.redis(),
-            Error::WrongMode(Denied { reply, .. })
-            | Error::Deadlock(Denied { reply, .. })
-            | Error::QueueFull(Denied { reply, .. })
-            | Error::Refused(Denied { reply, .. })
-            | Error::Redis(reply) => Some(reply),
+            Error::WrongMode(denied) | Error::Deadlock(denied) => Some(&denied.reply),
+            Error::QueueFull(denied) | Error::Refused(denied) => Some(&denied.reply),
+            Error::Redis(error) => Some(error),
             _ => None,
         }
     }
@@ -194,7 +183,7 @@ impl Error {
 
     /// Whether the command may succeed if it is sent again.
     pub(crate) fn passes(&self) -> bool {
-        matches!(self, Error::Redis(error) if passes(error))
+        matches!(self, Error::NoAnswer { .. }) || matches!(self, Error::Redis(error) if passes(error))
     }
 
     /// Another type has replaced the lock.
@@ -219,55 +208,51 @@ fn text(error: &RedisError) -> String {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut about = |text: &str, keys: &[String]| match keys {
-            [] => f.write_str(text),
-            keys => write!(f, "{text} (lock {})", keys.join(", ")),
-        };
         match self {
-            Error::TimedOut { keys, waited, nodes, .. } if nodes.is_empty() => {
-                about(&format!("timed out after {}", rounded(*waited)), keys)?;
-            }
-            Error::NoAnswer { keys, within, last } => {
-                let no = match last {
-                    Some(error) if is_reply(error) => "the server granted nothing",
-                    _ => "no reply from the server",
-                };
-                about(&format!("{no} within {}", rounded(*within)), keys)?;
-            }
-            Error::Lost { keys, reason, .. } => about(&format!("the lock was lost, {reason}"), keys)?,
-            Error::NotHeld { keys, mode } => {
-                let mode = mode.map(|mode| format!(" for {mode}")).unwrap_or_default();
-                about(&format!("the owner token does not hold the lock{mode}"), keys)?;
-            }
-            Error::WrongMode(denied) | Error::Deadlock(denied) | Error::QueueFull(denied) | Error::Refused(denied) => {
-                about(&text(&denied.reply), &denied.keys)?;
+            Error::TimedOut { keys, waited, holders, nodes } if nodes.is_empty() => {
+                write!(f, "timed out after {}{}", rounded(*waited), about(keys))?;
+                let mut before = ", held by";
+                for holder in holders {
+                    let metadata = holder.metadata.as_ref().map(|text| format!(" {text}")).unwrap_or_default();
+                    write!(f, "{before}{metadata} {}", holder.token)?;
+                    before = " and";
+                }
+                Ok(())
             }
             Error::TimedOut { keys, waited: within, nodes, .. } | Error::QuorumMissed { keys, within, nodes } => {
-                about(&format!("no majority of {} nodes after {}", nodes.len(), rounded(*within)), keys)?;
+                write!(f, "no majority of {} nodes after {}{}", nodes.len(), rounded(*within), about(keys))?;
+                nodes.iter().try_for_each(|node| write!(f, "; {node}"))
+            }
+            Error::NoAnswer { keys, within, last } => {
+                let has_replied = last.as_ref().is_some_and(is_reply);
+                let no = if has_replied { "the server granted nothing" } else { "no reply from the server" };
+                write!(f, "{no} within {}{}", rounded(*within), about(keys))
+            }
+            Error::Lost { keys, reason, .. } => write!(f, "the lock was lost, {reason}{}", about(keys)),
+            Error::NotHeld { keys, mode } => {
+                let mode = mode.map(|mode| format!(" for {mode}")).unwrap_or_default();
+                write!(f, "the owner token does not hold the lock{mode}{}", about(keys))
+            }
+            Error::WrongMode(denied) | Error::Deadlock(denied) | Error::QueueFull(denied) | Error::Refused(denied) => {
+                write!(f, "{}{}", text(&denied.reply), about(&denied.keys))
             }
             Error::TooFewReplicas { keys, wanted, acknowledged } => {
-                about(&format!("{acknowledged} of {wanted} replicas acknowledged"), keys)?;
+                write!(f, "{acknowledged} of {wanted} replicas acknowledged{}", about(keys))
             }
             Error::ModuleNotLoaded => f.write_str(
                 "the server has not loaded the SLOCK module: start it with --loadmodule /path/to/libslock.so, \
                  or run MODULE LOAD /path/to/libslock.so",
-            )?,
-            Error::Closed => f.write_str("the Locks has been closed")?,
-            Error::Invalid(text) => f.write_str(text)?,
-            Error::Redis(error) => f.write_str(&text(error))?,
+            ),
+            Error::Closed => f.write_str("the Locks has been closed"),
+            Error::Invalid(text) => f.write_str(text),
+            Error::Redis(error) => f.write_str(&text(error)),
         }
-        if let Error::TimedOut { holders, .. } = self {
-            for (at, holder) in holders.iter().enumerate() {
-                let before = if at == 0 { ", held by" } else { " and" };
-                let metadata = holder.metadata.as_ref().map(|text| format!(" {text}")).unwrap_or_default();
-                write!(f, "{before}{metadata} {}", holder.token)?;
-            }
-        }
-        if let Error::TimedOut { nodes, .. } | Error::QuorumMissed { nodes, .. } = self {
-            nodes.iter().try_for_each(|node| write!(f, "; {node}"))?;
-        }
-        Ok(())
     }
+}
+
+/// Which keys an error is about.
+fn about(keys: &[String]) -> String {
+    if keys.is_empty() { String::new() } else { format!(" (lock {})", keys.join(", ")) }
 }
 
 /// Whole milliseconds, as far as a duration has some.
@@ -295,20 +280,8 @@ fn innermost(error: &RedisError) -> &(dyn StdError + 'static) {
 }
 
 /// The codes after which the same command, with the same token, may succeed a little later.
-const PASSING: [&str; 12] = [
-    "UNBLOCKED",
-    "TRYAGAIN",
-    "READONLY",
-    "LOADING",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "GRACE",
-    "NOREPLICAS",
-    "MISCONF",
-    "MOVED",
-    "ASK",
-    "NOSUBSCRIBER",
-];
+const PASSING: &str =
+    "UNBLOCKED TRYAGAIN READONLY LOADING MASTERDOWN CLUSTERDOWN GRACE NOREPLICAS MISCONF MOVED ASK";
 
 /// Whether the server replied with this error; else there was no reply.
 pub(crate) fn is_reply(error: &RedisError) -> bool {
@@ -317,14 +290,10 @@ pub(crate) fn is_reply(error: &RedisError) -> bool {
 
 /// Whether a command may succeed if it is sent again: the server said so, or there was no reply.
 pub(crate) fn passes(error: &RedisError) -> bool {
-    match (error.code(), error.kind()) {
-        (Some(code), _) => {
-            PASSING.contains(&code) || error.to_string().contains("max number of clients reached")
-        }
-        (
-            None,
-            ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported,
-        ) => false,
-        _ => true,
+    use ErrorKind::{AuthenticationFailed, InvalidClientConfig, RESP3NotSupported};
+    match error.code() {
+        Some(code) if PASSING.split(' ').any(|passing| passing == code) => true,
+        Some(_) => error.to_string().contains("max number of clients reached"),
+        None => !matches!(error.kind(), AuthenticationFailed | InvalidClientConfig | RESP3NotSupported),
     }
 }

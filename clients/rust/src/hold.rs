@@ -1,8 +1,7 @@
 //! A lock that was granted: what is known of it, its release, and its end for the program.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -13,13 +12,13 @@ use tracing::Instrument;
 
 use crate::acquisition::Grant;
 use crate::clock::Moment;
-use crate::errors::{Error, Reason};
+use crate::errors::{Error, Reason, passes};
 use crate::info::Mode;
-use crate::keeper::{Keeper, Kept, Shared};
-use crate::node::{Extension, repeat};
-use crate::options::{SHORTEST_TTL, too_short};
+use crate::node::repeat;
 use crate::protocol::Wanted;
-use crate::watchdog::{LONGEST_SLEEP, Watched, unwatch, watch};
+use crate::quorum::{Kept, Votes};
+use crate::shared::Shared;
+use crate::watchdog::{self, Due, LONGEST_SLEEP, Watched};
 
 /// After which time a hold without `max_hold` is worth a warning.
 const LONG_HOLD: Duration = Duration::from_secs(60 * 60);
@@ -36,9 +35,9 @@ pub struct Hold {
 }
 
 pub(crate) struct Inner {
-    id: u64,
+    own: Weak<Self>,
     pub(crate) locks: Arc<Shared>,
-    pub(crate) keeper: Arc<dyn Keeper>,
+    pub(crate) votes: Votes,
     pub(crate) wanted: Arc<Wanted>,
     /// Held while a command that prolongs the hold is on its way.
     extending: tokio::sync::Mutex<()>,
@@ -60,7 +59,7 @@ pub(crate) struct Lease {
     valid_until: Moment,
     renew_at: Moment,
     /// When the watchdog looks at it.
-    due: Moment,
+    due: Due,
     /// The server may have changed the mode and the fencing token, so renewals name none.
     pub(crate) is_open: bool,
     /// What the last renewal said, unless one has succeeded since.
@@ -72,14 +71,6 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Notes that the server lets the hold live for a ttl, or longer, from a moment on.
-    fn lengthen(&mut self, from: Moment, ttl: Duration, counted: Duration) {
-        self.ttl = self.ttl.max(ttl);
-        self.valid_until = self.valid_until.max(from.after(counted));
-        self.renew_at = from.after(self.ttl / 3);
-        self.failed = None;
-    }
-
     /// The fencing token that commands name.
     fn named(&self) -> Option<i64> {
         Some(self.fence).filter(|fence| *fence > 0 && !self.is_open)
@@ -87,29 +78,27 @@ impl Lease {
 }
 
 impl Inner {
-    fn new(locks: &Arc<Shared>, (keeper, wanted, grant): Kept) -> Arc<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mut lease = Lease {
+    fn new((votes, grant): Kept) -> Arc<Self> {
+        let wanted = votes.wanted.clone();
+        let lease = Lease {
             mode: wanted.mode,
             fence: grant.fence,
             ttl: wanted.options.ttl,
             granted: Moment::now(),
             valid_until: Moment::default(),
             renew_at: Moment::default(),
-            due: Moment::NEVER,
+            due: (Moment::NEVER, watchdog::number()),
             is_open: false,
             failed: None,
             is_long: false,
             ended: None,
         };
-        lease.lengthen(grant.from, lease.ttl, locks.backend.counted(lease.ttl));
-        let (extending, changing, ended) = Default::default();
-        let lease = Mutex::new(lease);
-        let inner =
-            Arc::new(Self { id, locks: locks.clone(), keeper, wanted, extending, changing, lease, ended });
-        let watched: Arc<dyn Watched> = inner.clone();
-        locks.holds.add(id, &watched);
+        let inner = Arc::new_cyclic(|own: &Weak<Self>| {
+            let (extending, changing, ended) = Default::default();
+            let (own, locks, lease) = (own.clone(), votes.servers.shared.clone(), Mutex::new(lease));
+            Self { own, locks, votes, wanted, extending, changing, lease, ended }
+        });
+        inner.lengthen(&mut inner.lease(), grant.from, inner.wanted.options.ttl);
         let _ = inner.update(|_| {});
         inner
     }
@@ -119,38 +108,59 @@ impl Inner {
     }
 
     /// Notes that the server gave the hold in this mode.
-    pub(crate) fn granted(self: &Arc<Self>, mode: Mode, grant: Grant) {
+    pub(crate) fn granted(&self, mode: Mode, grant: Grant) {
         let _ = self.update(|lease| {
             (lease.mode, lease.fence, lease.is_open) = (mode, grant.fence, false);
-            lease.lengthen(grant.from, lease.ttl, self.locks.backend.counted(lease.ttl));
+            self.lengthen(lease, grant.from, lease.ttl);
         });
+    }
+
+    /// Notes that the server lets the hold live for a ttl, or longer, from a moment on.
+    fn lengthen(&self, lease: &mut Lease, from: Moment, ttl: Duration) {
+        lease.ttl = lease.ttl.max(ttl);
+        lease.valid_until = lease.valid_until.max(from.after(self.votes.servers.counted(ttl)));
+        lease.renew_at = from.after(lease.ttl / 3);
+        lease.failed = None;
     }
 
     pub(crate) fn lose(&self, lease: &mut Lease, reason: Reason) {
         let last = lease.failed.clone().filter(|_| reason == Reason::Expired).map(Box::new);
-        lease.ended = Some(Error::Lost { keys: self.wanted.owner.keys.clone(), reason, last });
+        lease.ended = Some(Error::Lost { keys: self.wanted.keys.clone(), reason, last });
     }
 
     /// Changes the lease of a live hold, and does what follows if that ends it. The error is what is wrong with it then.
-    pub(crate) fn update(self: &Arc<Self>, change: impl FnOnce(&mut Lease)) -> Result<(), Error> {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut Lease)) -> Result<(), Error> {
         let now = Moment::now();
         let mut lease = self.lease();
-        let was_live = lease.ended.is_none();
+        if let Some(error) = &lease.ended {
+            return Err(error.clone());
+        }
         match now {
-            _ if !was_live => {}
             _ if now >= self.most(&lease) => self.lose(&mut lease, Reason::MaxHold),
             _ if now < lease.valid_until => change(&mut lease),
             _ if self.locks.closing.is_cancelled() => self.lose(&mut lease, Reason::Closed),
             _ => self.lose(&mut lease, Reason::Expired),
         }
         let Some(error) = lease.ended.clone() else {
-            self.schedule(&mut lease);
+            let next = if self.is_renewed() { lease.renew_at } else { Moment::NEVER };
+            let (before, due) = (lease.due, (self.end(&lease).min(next), lease.due.1));
+            if due != before {
+                watchdog::watch(before, due, self.own.clone());
+                lease.due = due;
+            }
             return Ok(());
         };
-        let (last, _) = (lease.clone(), drop(lease));
-        if was_live {
-            self.ended(&last, &error, now);
-        }
+        watchdog::unwatch(lease.due);
+        let (granted, fence, _) = (lease.granted, lease.named(), drop(lease));
+        self.ended.notify_waiters();
+        self.wanted.span.in_scope(|| {
+            if let Error::Lost { .. } = error {
+                // By the fencing token, because another hold of a token of the program's stays.
+                self.votes.leave(fence, Duration::ZERO);
+                self.locks.reporter.lost(&self.wanted, &error);
+            }
+            self.locks.reporter.hooks.held(self.wanted.label(), now.since(granted));
+        });
         Err(error)
     }
 
@@ -168,32 +178,8 @@ impl Inner {
         self.wanted.options.renew && !self.locks.closing.is_cancelled()
     }
 
-    /// Has the watchdog look at the hold when that is due next.
-    fn schedule(self: &Arc<Self>, lease: &mut Lease) {
-        let due = self.end(lease).min(if self.is_renewed() { lease.renew_at } else { Moment::NEVER });
-        if self.wanted.options.renew && due != lease.due {
-            let watched: Arc<dyn Watched> = self.clone();
-            watch(self.id, lease.due, due, &watched);
-            lease.due = due;
-        }
-    }
-
-    fn ended(&self, last: &Lease, error: &Error, now: Moment) {
-        self.locks.holds.remove(self.id);
-        unwatch(self.id, last.due);
-        self.ended.notify_waiters();
-        self.wanted.span.in_scope(|| {
-            if let Error::Lost { .. } = error {
-                // By the fencing token, because another hold of a token of the program's stays.
-                self.keeper.clone().leave(&self.wanted, last.named(), Duration::ZERO);
-                self.locks.reporter.lost(&self.wanted, error);
-            }
-            self.locks.reporter.hooks.held(self.wanted.label(), now.since(last.granted));
-        });
-    }
-
     /// Ends with the hold, and gives what is wrong with it then.
-    pub(crate) async fn over(self: &Arc<Self>) -> Error {
+    pub(crate) async fn over(&self) -> Error {
         loop {
             let mut ended = std::pin::pin!(self.ended.notified());
             ended.as_mut().enable();
@@ -206,87 +192,70 @@ impl Inner {
     }
 
     /// Ends a hold whose time is over, and renews it if that is due.
-    async fn renew(self: Arc<Self>) {
+    async fn renew(&self) {
         let (now, mut due) = (Moment::now(), None);
         let _ = self.update(|lease| {
             if self.is_renewed() && now >= lease.renew_at {
                 lease.renew_at = now.after(lease.ttl / 10); // unless this one succeeds
-                // A reply may be waited for in vain, so it is not waited for long.
-                due = Some((lease.ttl, (lease.ttl / 4).min(lease.valid_until.since(now))));
+                due = Some(lease.ttl);
             }
             let is_long = now.since(lease.granted) > LONG_HOLD && self.wanted.options.max_hold.is_none();
             if is_long && !std::mem::replace(&mut lease.is_long, true) {
                 self.locks.reporter.held_long(&self.wanted);
             }
         });
-        let (Some((ttl, limit)), Ok(_extending)) = (due, self.extending.try_lock()) else { return };
-        let renewed =
-            self.extend(Instant::now() + limit, Some(ttl)).instrument(self.wanted.span.clone()).await;
-        if let Err(error) = renewed
+        let (Some(ttl), Ok(_extending)) = (due, self.extending.try_lock()) else { return };
+        // A reply may be waited for in vain, so it is not waited for long.
+        if let Err(error) = self.extend(Instant::now() + ttl / 4, Some(ttl)).await
             && self.update(|_| {}).is_ok()
         {
-            self.wanted.span.in_scope(|| self.locks.reporter.renewal_failed(&self.wanted, &error));
-        }
-    }
-
-    /// Asks the server whether it has the hold, and renews it if it is renewed.
-    async fn ask(self: Arc<Self>) {
-        if !self.locks.closing.is_cancelled() {
-            let ttl = self.is_renewed().then(|| self.lease().ttl);
-            let _ = self.prolong(ttl).instrument(self.wanted.span.clone()).await;
+            self.locks.reporter.renewal_failed(&self.wanted, &error);
         }
     }
 
     /// Sends an extension until it is answered. Without a ttl it only asks.
-    async fn prolong(self: &Arc<Self>, ttl: Option<Duration>) -> Result<(), Error> {
+    async fn prolong(&self, ttl: Option<Duration>) -> Result<(), Error> {
         let _extending = self.extending.lock().await; // for as long as a renewal may take
-        let extend = |until: Instant| async move {
-            let remaining = self.lease().valid_until.remaining();
-            self.extend(until.min(Instant::now() + remaining), ttl).await
-        };
-        repeat(&self.wanted.owner.keys, self.locks.settings.retry_for, extend).await
+        let until = Instant::now() + self.locks.settings.retry_for;
+        repeat(&self.wanted.keys, until, passes, || self.extend(until, ttl)).await
     }
 
     /// Sends one extension. The caller has `extending`. What is wrong with the hold comes before another error.
-    async fn extend(self: &Arc<Self>, until: Instant, ttl: Option<Duration>) -> Result<(), Error> {
-        let (mut asked, mut fence) = (NO_LONGER, None);
+    async fn extend(&self, until: Instant, ttl: Option<Duration>) -> Result<(), Error> {
+        let (mut asked, mut fence, mut remaining) = (NO_LONGER, None, Duration::ZERO);
         self.update(|lease| {
             asked = ttl.map_or(NO_LONGER, |ttl| ttl.max(lease.ttl));
-            fence = lease.named();
+            (fence, remaining) = (lease.named(), lease.valid_until.remaining());
         })?;
-        let extension = Extension { ttl: asked, fence, options: &self.wanted.options };
-        let answer = match self.keeper.extend(until, &self.wanted, extension).await {
-            Err(error) if !error.is_another_type() => Err(error),
-            answer => Ok(answer.ok().filter(|answer| answer.number > 0)),
+        let (sent, until) = (Moment::now(), until.min(Instant::now() + remaining));
+        let answer = match self.votes.extend(until, asked, fence).await {
+            Err(error) if error.is_another_type() => Ok(false),
+            answer => answer,
         };
         self.update(|lease| match &answer {
-            Ok(Some(answer)) => lease.lengthen(answer.sent, asked, self.locks.backend.counted(asked)),
-            Ok(None) if fence == lease.named() => self.lose(lease, Reason::Gone),
-            Ok(None) => {} // it is about another fencing token
-            Err(error) => lease.failed = Some(error.clone().explained(&self.wanted.owner.keys)),
+            Ok(true) => self.lengthen(lease, sent, asked),
+            Ok(false) if fence == lease.named() => self.lose(lease, Reason::Gone),
+            Ok(false) => {} // it is about another fencing token
+            Err(error) => lease.failed = Some(error.clone().explained(&self.wanted.keys)),
         })?;
-        answer.map(|_| ())
+        answer.map(drop)
     }
 
-    /// Ends a live hold here, before anything is sent.
-    fn finish(self: &Arc<Self>) -> Result<Lease, Error> {
+    /// Ends a live hold here, before anything is sent. Gives the fencing token to name, and for how long the lock has to stay.
+    fn finish(&self) -> Result<(Option<i64>, Duration), Error> {
         let mut last = None;
         let ended = self.update(|lease| {
-            let keys = self.wanted.owner.keys.clone();
+            let keys = self.wanted.keys.clone();
             lease.ended = Some(Error::NotHeld { keys, mode: Some(lease.mode) });
-            last = Some(lease.clone());
+            let held = Moment::now().since(lease.granted);
+            last = Some((lease.named(), self.wanted.options.at_least.saturating_sub(held)));
         });
         last.ok_or_else(|| ended.expect_err("the hold was not live"))
     }
 
-    /// For how long the lock has to stay after its release.
-    fn stays(&self, last: &Lease) -> Duration {
-        self.wanted.options.at_least.saturating_sub(Moment::now().since(last.granted))
-    }
-
-    pub(crate) async fn release(self: &Arc<Self>) -> Result<(), Error> {
-        let last = self.finish()?;
-        match self.keeper.clone().end(&self.wanted, last.named(), self.stays(&last)).await {
+    async fn release(&self) -> Result<(), Error> {
+        let (fence, after) = self.finish()?;
+        match self.votes.end(fence, after).await {
             Ok(true) => Ok(()),
             Err(error) if !error.is_another_type() => {
                 self.locks.reporter.release_failed(&self.wanted, &error);
@@ -304,21 +273,27 @@ impl Inner {
     }
 
     /// Releases in the background.
-    pub(crate) fn leave(self: &Arc<Self>) {
-        if let Ok(last) = self.finish() {
-            let leave = || self.keeper.clone().leave(&self.wanted, last.named(), self.stays(&last));
-            self.wanted.span.in_scope(leave);
+    pub(crate) fn leave(&self) {
+        if let Ok((fence, after)) = self.finish() {
+            self.wanted.span.in_scope(|| self.votes.leave(fence, after));
         }
     }
 }
 
 impl Watched for Inner {
+    fn locks(&self) -> u64 {
+        self.locks.id
+    }
+
     fn look(self: Arc<Self>) {
-        self.wanted.runtime.clone().spawn(self.renew());
+        let (runtime, span) = (self.wanted.runtime.clone(), self.wanted.span.clone());
+        runtime.spawn(async move { self.renew().await }.instrument(span));
     }
 
     fn confirm(self: Arc<Self>) {
-        self.wanted.runtime.clone().spawn(self.ask());
+        let (runtime, span) = (self.wanted.runtime.clone(), self.wanted.span.clone());
+        let ttl = self.is_renewed().then(|| self.lease().ttl);
+        runtime.spawn(async move { self.prolong(ttl).await }.instrument(span));
     }
 
     fn close(self: Arc<Self>) -> BoxFuture<'static, Result<(), Error>> {
@@ -327,18 +302,18 @@ impl Watched for Inner {
 }
 
 impl Hold {
-    pub(crate) fn new(locks: &Arc<Shared>, kept: Kept) -> Self {
-        Self { inner: Inner::new(locks, kept) }
+    pub(crate) fn new(kept: Kept) -> Self {
+        Self { inner: Inner::new(kept) }
     }
 
     /// The owner token. Who has it and the keys can adopt and release the lock.
     pub fn token(&self) -> &str {
-        &self.inner.wanted.owner.token
+        &self.inner.wanted.token
     }
 
     /// The keys, in the order of the request, without the prefix.
     pub fn keys(&self) -> &[String] {
-        &self.inner.wanted.owner.keys
+        &self.inner.wanted.keys
     }
 
     /// The mode of the hold.
@@ -360,7 +335,7 @@ impl Hold {
     /// The fencing tokens of the nodes of a quorum, in the order in which the servers were given, and nothing for a node
     /// that gave none. Those of different servers cannot be compared. Without a quorum it is the one fencing token.
     pub fn fences(&self) -> Vec<Option<i64>> {
-        self.inner.keeper.fences().unwrap_or_else(|| vec![Some(self.fence())])
+        self.inner.votes.fences().unwrap_or_else(|| vec![Some(self.fence())])
     }
 
     /// For how long the lock is certainly held, if nobody deletes its keys. A renewal makes it longer.
@@ -416,9 +391,7 @@ impl Hold {
     /// [`Error::Lost`] if the hold is over. [`Error::NoAnswer`] if no reply came for `retry_for`, or
     /// [`Error::QuorumMissed`]: then the hold may still be valid.
     pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
-        if ttl < SHORTEST_TTL || self.inner.locks.backend.counted(ttl).is_zero() {
-            return Err(too_short(ttl));
-        }
+        self.inner.votes.servers.check(ttl)?;
         self.check()?;
         self.inner.locks.unless_closed()?;
         self.inner.prolong(Some(ttl)).await
@@ -454,12 +427,10 @@ impl Drop for Hold {
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Hold {{ keys: {:?}, mode: {}, remaining: {:?} }}",
-            self.keys(),
-            self.mode(),
-            self.remaining()
-        )
+        let mut text = f.debug_struct("Hold");
+        text.field("keys", &self.keys())
+            .field("mode", &self.mode())
+            .field("remaining", &self.remaining())
+            .finish()
     }
 }

@@ -1,6 +1,6 @@
 //! Tells the program and the log what happens. It decides nothing.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use redis::RedisError;
@@ -35,22 +35,21 @@ pub trait Hooks: Send + Sync + 'static {
 }
 
 /// Without hooks.
-struct Nothing;
-
-impl Hooks for Nothing {}
+impl Hooks for () {}
 
 /// Calls the hooks and writes the log of one `Locks`.
 pub(crate) struct Reporter {
-    pub(crate) hooks: Arc<dyn Hooks>,
-}
-
-impl Default for Reporter {
-    fn default() -> Self {
-        Self { hooks: Arc::new(Nothing) }
-    }
+    pub(crate) hooks: Box<dyn Hooks>,
 }
 
 impl Reporter {
+    /// An acquisition ended.
+    pub(crate) fn waited(&self, wanted: &Wanted, began: Instant, outcome: &str) {
+        let (label, duration) = (wanted.label(), began.elapsed());
+        debug!(label, ?duration, outcome, "an acquisition ended");
+        self.hooks.waited(label, duration, outcome);
+    }
+
     pub(crate) fn lost(&self, wanted: &Wanted, loss: &Error) {
         let Error::Lost { reason, last, keys } = loss else { return };
         let cause = last.as_ref().map(tracing::field::display);
@@ -59,18 +58,18 @@ impl Reporter {
     }
 
     pub(crate) fn renewal_failed(&self, wanted: &Wanted, error: &Error) {
-        debug!(keys = ?wanted.owner.keys, label = wanted.label(), %error, "a renewal failed");
+        debug!(keys = ?wanted.keys, label = wanted.label(), %error, "a renewal failed");
         self.hooks.renewal_failed(wanted.label(), error);
     }
 
     pub(crate) fn release_failed(&self, wanted: &Wanted, error: &Error) {
-        warn!(keys = ?wanted.owner.keys, label = wanted.label(), %error, "a release failed; the lock ends by its ttl");
+        warn!(keys = ?wanted.keys, label = wanted.label(), %error, "a release failed; the lock ends by its ttl");
         self.hooks.release_failed(wanted.label(), error);
     }
 
     /// Nothing limits the hold.
     pub(crate) fn held_long(&self, wanted: &Wanted) {
-        warn!(keys = ?wanted.owner.keys, label = wanted.label(), "a lock has been held for an hour, and has no max_hold");
+        warn!(keys = ?wanted.keys, label = wanted.label(), "a lock has been held for an hour, and has no max_hold");
     }
 
     pub(crate) fn polls(&self, error: &RedisError) {
@@ -101,37 +100,5 @@ impl Outage {
         if error.is_none() {
             *outage = None;
         }
-    }
-}
-
-/// An acquisition from its begin on. Its end is reported, also if its future is dropped.
-pub(crate) struct Waited<'a> {
-    reporter: &'a Reporter,
-    wanted: &'a Wanted,
-    began: Instant,
-    outcome: &'a str,
-}
-
-impl<'a> Waited<'a> {
-    pub(crate) fn begin(reporter: &'a Reporter, wanted: &'a Wanted) -> Self {
-        Self { reporter, wanted, began: Instant::now(), outcome: "cancelled" }
-    }
-
-    /// It gave this, or nothing for a refusal.
-    pub(crate) fn end<T>(mut self, result: &Result<Option<T>, Error>) {
-        self.outcome = match result {
-            Ok(Some(_)) => "granted",
-            Ok(None) => "refused",
-            Err(Error::TimedOut { .. }) => "timed out",
-            Err(error) => error.name(),
-        };
-    }
-}
-
-impl Drop for Waited<'_> {
-    fn drop(&mut self) {
-        let (label, duration, outcome) = (self.wanted.label(), self.began.elapsed(), self.outcome);
-        debug!(label, ?duration, outcome, "an acquisition ended");
-        self.reporter.hooks.waited(label, duration, outcome);
     }
 }

@@ -13,12 +13,10 @@ mod client;
 mod clock;
 #[cfg(feature = "cluster")]
 mod cluster;
-mod end;
 mod errors;
 mod hold;
 mod hooks;
 mod info;
-mod keeper;
 mod link;
 mod listener;
 mod locks;
@@ -27,13 +25,13 @@ mod memory;
 mod mode;
 mod node;
 mod options;
-mod program;
 mod protocol;
 mod quorum;
 mod request;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod server;
+mod shared;
 mod slot;
 #[cfg(feature = "testing")]
 pub mod testing;

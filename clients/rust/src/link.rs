@@ -1,34 +1,38 @@
 //! A connection of the redis crate that many share. It is opened when it is needed, and another one when it fails.
 
+use std::io::{Error, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
+use redis::aio::SendError;
 use redis::{PushInfo, PushKind, RedisError, RedisResult, Value};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout_at;
 
 use crate::errors::is_reply;
-use crate::transport::{Audience, Call, Reply, SILENCE, silent};
+use crate::transport::{Call, Event, Events, Reply, SILENCE, silent};
 
 /// How long a connection is being opened at most, which may take several servers.
 const OPENING: Duration = Duration::from_secs(5);
 /// A connection that fails at once is not replaced more often.
 const BETWEEN_OPENINGS: Duration = Duration::from_millis(10);
-/// How many connections for a single use there are at once.
+/// How many connections for one call at a time there are.
 const MOST_SINGLE: usize = 32;
 
-/// Opens a connection, which has this health: one that is shared, or one for a single use.
+/// Opens a connection, which has this health: one that is shared, or one for one call at a time.
 pub(crate) type Open<C> =
     Box<dyn Fn(Option<Arc<Health>>) -> BoxFuture<'static, RedisResult<C>> + Send + Sync>;
 
 pub(crate) struct Link<C> {
     open: Open<C>,
-    audience: Audience,
+    events: Events,
     shared: Mutex<Option<Live<C>>>,
-    /// What lets connections for a single use be opened.
+    /// Connections for one call at a time that no call uses, as old as the shared one at most.
+    idle: Mutex<Vec<C>>,
+    /// What lets such a connection be used.
     single: Semaphore,
 }
 
@@ -41,28 +45,34 @@ struct Live<C> {
 }
 
 /// Whether a connection is used no more. What arrives over it after that does not count.
-#[derive(Default)]
 pub(crate) struct Health {
     is_lost: AtomicBool,
-    audience: Audience,
+    /// The server may not be the primary any more, or the connection is lost.
+    pub(crate) doubt: Notify,
+    events: Events,
 }
 
 impl Health {
-    fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Acquire)
     }
 
-    fn lose(&self) {
+    pub(crate) fn lose(&self) {
         if !self.is_lost.swap(true, Ordering::AcqRel) {
-            self.audience.tell(|events| events.missed());
+            self.doubt.notify_one();
+            (self.events)(Event::Missed);
         }
     }
 }
 
 impl<C: Clone + Send + Sync + 'static> Link<C> {
-    pub(crate) fn new(audience: &Audience, open: Open<C>) -> Self {
-        let single = Semaphore::new(MOST_SINGLE);
-        Self { open, audience: audience.clone(), shared: Mutex::default(), single }
+    pub(crate) fn new(events: Events, open: Open<C>) -> Self {
+        let (shared, idle) = Default::default();
+        Self { open, events, shared, idle, single: Semaphore::new(MOST_SINGLE) }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<C>> {
+        self.idle.lock().expect("nothing panics here")
     }
 
     fn live(&self) -> Live<C> {
@@ -71,7 +81,9 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
         if let Some(live) = shared.as_ref().filter(|live| is_usable(live)) {
             return live.clone();
         }
-        let health = Arc::new(Health { audience: self.audience.clone(), ..Health::default() });
+        self.idle().clear();
+        let (is_lost, doubt) = Default::default();
+        let health = Arc::new(Health { is_lost, doubt, events: self.events.clone() });
         let connection = (self.open)(Some(health.clone())).shared();
         shared.insert(Live { connection, opened: Instant::now(), health }).clone()
     }
@@ -83,78 +95,72 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
     {
         let live = self.live();
         let sent = async {
-            let connection = live.connection.clone().await.inspect_err(|_| live.health.lose())?;
-            send(connection).await
+            let connection = match live.connection.peek() {
+                Some(opened) => opened.clone(),
+                None => live.connection.clone().await,
+            };
+            send(connection.inspect_err(|_| live.health.lose())?).await
         };
         let until = until.min(Instant::now() + SILENCE);
         let reply = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
-        let is_open = live.connection.peek().is_some();
+        // One that is still being opened is waited for by the next command.
+        let is_spent = live.connection.peek().is_some() || live.opened.elapsed() > OPENING;
         match reply {
-            // One that is still being opened is waited for by the next command.
-            Err(ref error) if !is_reply(error) && (is_open || live.opened.elapsed() > OPENING) => {
-                live.health.lose()
+            Err(ref error) if !is_reply(error) && is_spent => live.health.lose(),
+            // A former primary without replicas, or one that is a replica by now.
+            Err(ref error) if matches!(error.code(), Some("READONLY" | "NOREPLICAS")) => {
+                live.health.doubt.notify_one();
             }
-            Ok(_) if live.health.is_lost() => return Err(broken()),
+            Ok(_) if live.health.is_lost() => return Err(lost()),
             _ => {}
         }
         reply
     }
 
-    /// Sends a command over the shared connection. If a second one follows, which blocks, they have a connection of their own.
+    /// Sends a command over the shared connection. If a second one follows, which blocks, they have a connection that no
+    /// other call uses meanwhile.
     pub(crate) async fn call<F>(&self, call: Call<'_>, send: impl FnOnce(C) -> F) -> RedisResult<Reply>
     where
         F: Future<Output = RedisResult<(Value, Value)>>,
     {
-        let (value, then) = match call.then {
-            None => self.send(call.until, send).await?,
-            Some((_, block)) => {
-                let until = call.until.min(Instant::now() + SILENCE) + block;
-                let sent = async {
-                    let _turn = self.single.acquire().await;
-                    send((self.open)(None).await?).await
-                };
-                timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()))?
-            }
+        let send = async |connection| {
+            let (value, then) = send(connection).await?;
+            Ok(Reply { value: value.extract_error()?, then: then.extract_error()?, is_alone: true })
         };
-        Ok(Reply { value: value.extract_error()?, then: then.extract_error()?, is_alone: true })
-    }
-
-    /// Gives up a connection to a server that is not the right one any more.
-    #[cfg(feature = "sentinel")]
-    pub(crate) fn lose(&self) {
-        let live = self.shared.lock().expect("nothing panics here").clone();
-        live.filter(|live| live.connection.peek().is_some()).inspect(|live| live.health.lose());
+        let Some((_, block)) = call.then else { return self.send(call.until, send).await };
+        let sent = async {
+            let (_turn, Live { health, .. }) = (self.single.acquire().await, self.live());
+            let idle = self.idle().pop();
+            let connection = match idle {
+                Some(connection) => connection,
+                None => (self.open)(None).await?,
+            };
+            let reply = send(connection.clone()).await.inspect_err(|_| self.idle().clear())?;
+            let mut idle = self.idle();
+            if health.is_lost() {
+                return Err(lost());
+            }
+            idle.push(connection);
+            Ok(reply)
+        };
+        let until = call.until.min(Instant::now() + SILENCE) + block;
+        timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()))
     }
 
     pub(crate) fn close(&self) {
         self.shared.lock().expect("nothing panics here").take();
+        self.idle().clear();
     }
 }
 
-/// What the redis crate calls with each push of a connection. It is dropped with the connection, also by a runtime that shuts
-/// down.
-pub(crate) struct Pushes {
-    pub(crate) audience: Audience,
-    pub(crate) health: Arc<Health>,
-    /// The redis crate opens the connection again.
-    pub(crate) is_kept: bool,
+fn lost() -> RedisError {
+    Error::new(ErrorKind::ConnectionAborted, "the connection was lost").into()
 }
 
-impl Pushes {
-    pub(crate) fn take(&self, push: &PushInfo) {
-        match (&push.kind, push.data.as_slice()) {
-            (PushKind::SMessage, [_, Value::BulkString(payload)]) => {
-                self.audience.tell(|events| events.heard(payload))
-            }
-            (PushKind::SUnsubscribe | PushKind::Disconnection, _) if self.is_kept => {
-                self.audience.tell(|events| events.missed());
-            }
-            // The redis crate takes the push that a subscription has ended for a reply, and gives each later reply to the
-            // wrong command.
-            (PushKind::SUnsubscribe | PushKind::Disconnection, _) => self.health.lose(),
-            _ => {}
-        }
-    }
+/// Takes each push of a connection. The redis crate drops it with the connection, also if a runtime shuts down.
+struct Pushes {
+    health: Arc<Health>,
+    is_kept: bool,
 }
 
 impl Drop for Pushes {
@@ -163,6 +169,25 @@ impl Drop for Pushes {
     }
 }
 
-fn broken() -> RedisError {
-    std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "the connection was lost").into()
+impl Health {
+    /// What the redis crate calls with each push. If the connection is kept, the redis crate opens it again.
+    pub(crate) fn pushes(self: Arc<Self>, is_kept: bool) -> impl Fn(PushInfo) -> Result<(), SendError> {
+        let pushes = Pushes { health: self, is_kept };
+        move |push| {
+            let Pushes { health, is_kept } = &pushes;
+            match (push.kind, push.data.as_slice()) {
+                (PushKind::SMessage, [_, Value::BulkString(payload)]) => {
+                    (health.events)(Event::Heard(payload));
+                }
+                (PushKind::SUnsubscribe | PushKind::Disconnection, _) if *is_kept => {
+                    (health.events)(Event::Missed);
+                }
+                // The redis crate takes the push that a subscription has ended for a reply, and gives each later reply to the
+                // wrong command.
+                (PushKind::SUnsubscribe | PushKind::Disconnection, _) => health.lose(),
+                _ => {}
+            }
+            Ok(())
+        }
+    }
 }

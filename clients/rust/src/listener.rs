@@ -5,31 +5,27 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-use redis::RedisError;
+use redis::{RedisError, RedisResult};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{oneshot, watch};
 
 use crate::errors::passes;
-use crate::hooks::Reporter;
 use crate::protocol::{self, draw};
+use crate::server::Make;
+use crate::shared::Shared;
 use crate::slot::{slot, tag_for};
-use crate::transport::{Events, Transport};
-use crate::watchdog::Holds;
+use crate::transport::{Event, Topology, Transport};
+use crate::watchdog;
 
-/// How long a channel may have no subscription on a server that replies. Then requests poll for a while.
-const TRIAL: Duration = Duration::from_secs(3);
+/// How long requests poll if no channel can be used.
 const POLLING_FOR: Duration = Duration::from_secs(30);
-/// How many messages can come to a ticket between two looks. If there are more, one says enough.
-const MESSAGES: usize = 4;
 
 /// What the waits of one `Locks` share.
 pub(crate) struct Listener {
     own: Weak<Self>,
-    transport: Arc<dyn Transport>,
-    reporter: Arc<Reporter>,
-    is_cluster: bool,
-    /// Holds that have to be confirmed if messages may have been missed; nothing if no server replaces another.
-    confirmed: Option<Arc<Holds>>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) topology: Topology,
+    shared: Arc<Shared>,
     state: Mutex<State>,
 }
 
@@ -37,32 +33,28 @@ pub(crate) struct Listener {
 struct State {
     /// By the slot; 0 without a cluster.
     channels: HashMap<u16, Channel>,
-    /// By the tag, with the slot.
-    tickets: HashMap<String, (u16, mpsc::Sender<Message>)>,
+    /// By the tag.
+    tickets: HashMap<String, oneshot::Sender<RedisResult<i64>>>,
     /// Until when requests poll, because no channel can be used.
     denied: Option<Instant>,
 }
 
 struct Channel {
     name: Arc<str>,
-    /// Since when it has no subscription; nothing while it has one.
-    since: Option<Instant>,
+    /// Changes if messages may have been missed.
+    missed: watch::Sender<()>,
     is_subscribing: bool,
 }
 
-/// What comes to a ticket.
-pub(crate) enum Message {
-    /// A fencing token; 0 if the wait is over.
-    Number(i64),
-    Failed(RedisError),
-    /// A message may have been missed.
-    Missed,
-}
-
-/// Receives the messages of one acquisition, until it is dropped.
+/// What one copy of a request waits by, until it is dropped.
 pub(crate) struct Ticket {
     pub(crate) tag: String,
-    pub(crate) messages: mpsc::Receiver<Message>,
+    pub(crate) channel: Arc<str>,
+    /// A fencing token; 0 if the wait is over.
+    pub(crate) message: oneshot::Receiver<RedisResult<i64>>,
+    /// Changes if the message may have been missed.
+    pub(crate) missed: watch::Receiver<()>,
+    pub(crate) is_channel_new: bool,
     listener: Arc<Listener>,
 }
 
@@ -73,23 +65,17 @@ impl Drop for Ticket {
 }
 
 impl Listener {
-    pub(crate) fn new(
-        transport: &Arc<dyn Transport>,
-        reporter: &Arc<Reporter>,
-        holds: &Arc<Holds>,
-    ) -> Arc<Self> {
-        let topology = transport.topology();
-        let listener = Arc::new_cyclic(|own| Self {
-            own: own.clone(),
-            transport: transport.clone(),
-            reporter: reporter.clone(),
-            is_cluster: topology.is_cluster,
-            confirmed: topology.is_failover.then(|| holds.clone()),
-            state: Mutex::default(),
-        });
-        let events: Arc<dyn Events> = listener.clone();
-        transport.start(Arc::downgrade(&events));
-        listener
+    pub(crate) fn new(make: Make, shared: &Arc<Shared>) -> Arc<Self> {
+        Arc::new_cyclic(|own: &Weak<Self>| {
+            let listener = own.clone();
+            let transport = make(Arc::new(move |event| {
+                if let Some(listener) = listener.upgrade() {
+                    listener.take(event);
+                }
+            }));
+            let (own, topology, shared) = (own.clone(), transport.topology(), shared.clone());
+            Self { own, transport, topology, shared, state: Mutex::default() }
+        })
     }
 
     /// From now on nothing is subscribed to again.
@@ -102,27 +88,27 @@ impl Listener {
     }
 
     fn slot(&self, key: &str) -> u16 {
-        if self.is_cluster { slot(key) } else { 0 }
+        if self.topology.is_cluster { slot(key) } else { 0 }
     }
 
-    /// The channel for a key, and whether it is new. With `opens` it subscribes to one if there is none.
-    pub(crate) fn channel(&self, key: &str, opens: bool) -> Option<(Arc<str>, bool)> {
-        let slot = self.slot(key);
-        let mut state = self.state();
-        if state.denied.is_some_and(|until| Instant::now() < until) {
+    /// What a request for a key waits by, if there is a channel. With `opens` it subscribes to one if there is none.
+    pub(crate) fn ticket(&self, key: &str, opens: bool) -> Option<Ticket> {
+        let (slot, mut state) = (self.slot(key), self.state());
+        let is_channel_new = !state.channels.contains_key(&slot);
+        if state.denied.is_some_and(|until| Instant::now() < until) || is_channel_new && !opens {
             return None;
         }
-        if let Some(channel) = state.channels.get(&slot) {
-            return Some((channel.name.clone(), false));
+        if is_channel_new {
+            let tag = if self.topology.is_cluster { format!("{{{}}}.", tag_for(key)) } else { String::new() };
+            let (name, missed) = (format!("{tag}waits:{}", draw()).into(), watch::Sender::default());
+            let channel = Channel { name, missed, is_subscribing: false };
+            self.subscribe(slot, state.channels.entry(slot).or_insert(channel));
         }
-        if !opens {
-            return None;
-        }
-        let tag = if self.is_cluster { format!("{{{}}}.", tag_for(key)) } else { String::new() };
-        let name: Arc<str> = format!("{tag}waits:{}", draw()).into();
-        let channel = Channel { name: name.clone(), since: Some(Instant::now()), is_subscribing: false };
-        self.subscribe(slot, state.channels.entry(slot).or_insert(channel));
-        Some((name, true))
+        let Channel { name, missed, .. } = state.channels.get(&slot)?;
+        let (channel, missed) = (name.clone(), missed.subscribe());
+        let (tag, (sender, message)) = (draw(), oneshot::channel());
+        state.tickets.insert(tag.clone(), sender);
+        Some(Ticket { tag, channel, message, missed, is_channel_new, listener: self.own.upgrade()? })
     }
 
     /// Subscribes in the background. Then requests are sent again, because a message may have been missed.
@@ -138,71 +124,55 @@ impl Listener {
             let Some(channel) = state.channels.get_mut(&slot) else { return };
             channel.is_subscribing = false;
             match subscribed {
-                Ok(()) => channel.since = None,
-                Err(error) if passes(&error) => return, // the next request finds no subscriber
+                Ok(()) => drop(channel.missed.send(())),
+                Err(error) if passes(&error) => {} // the next request finds no subscriber
                 Err(error) => listener.deny(&mut state, slot, &error),
             }
-            Self::again(&state, slot);
         });
     }
 
     /// Has requests poll for a while.
     fn deny(&self, state: &mut State, slot: u16, error: &RedisError) {
-        state.channels.remove(&slot);
-        state.denied = Some(Instant::now() + POLLING_FOR);
-        self.reporter.polls(error);
-    }
-
-    fn again(state: &State, slot: u16) {
-        for (_, messages) in state.tickets.values().filter(|(of, _)| *of == slot) {
-            let _ = messages.try_send(Message::Missed);
+        if state.channels.remove(&slot).is_some() {
+            state.denied = Some(Instant::now() + POLLING_FOR);
+            self.shared.reporter.polls(error);
         }
     }
 
-    pub(crate) fn ticket(self: &Arc<Self>, key: &str) -> Ticket {
-        let (tag, (sender, messages)) = (draw(), mpsc::channel(MESSAGES));
-        self.state().tickets.insert(tag.clone(), (self.slot(key), sender));
-        Ticket { tag, messages, listener: self.clone() }
+    /// Whether a request was refused because of its channel. It has to be sent again.
+    pub(crate) fn refused(&self, key: &str, error: &RedisError) -> bool {
+        let (slot, mut state) = (self.slot(key), self.state());
+        match error.code() {
+            Some("NOPERM") if error.to_string().contains("channel") => self.deny(&mut state, slot, error),
+            Some("NOSUBSCRIBER") => {
+                state.channels.get_mut(&slot).into_iter().for_each(|channel| self.subscribe(slot, channel));
+            }
+            _ => return false,
+        }
+        true
     }
 
-    /// Notes that a request was refused because of its channel, and gives whether no channel can be used.
-    pub(crate) fn failed(&self, key: &str, error: &RedisError) -> bool {
-        let is_denied = error.code() == Some("NOPERM") && error.to_string().contains("channel");
-        if !is_denied && error.code() != Some("NOSUBSCRIBER") {
-            return false;
-        }
-        let slot = self.slot(key);
+    fn take(&self, event: Event<'_>) {
         let mut state = self.state();
-        let Some(channel) = state.channels.get_mut(&slot) else { return is_denied };
-        if is_denied || channel.since.is_some_and(|since| since.elapsed() > TRIAL) {
-            self.deny(&mut state, slot, error);
-        } else {
-            channel.since.get_or_insert_with(Instant::now);
-            self.subscribe(slot, channel);
-        }
-        is_denied
-    }
-}
-
-impl Events for Listener {
-    /// Others may send to the channel: a tag that is not known is ignored.
-    fn heard(&self, payload: &[u8]) {
-        let Some((tag, number)) = protocol::message(payload) else { return };
-        if let Some((_, messages)) = self.state().tickets.get(tag) {
-            let _ = messages.try_send(number.map_or_else(Message::Failed, Message::Number));
-        }
-    }
-
-    fn missed(&self) {
-        let mut state = self.state();
-        for (slot, channel) in &mut state.channels {
-            channel.since.get_or_insert_with(Instant::now);
-            self.subscribe(*slot, channel);
-        }
-        state.channels.keys().for_each(|slot| Self::again(&state, *slot));
-        drop(state);
-        if let Some(holds) = &self.confirmed {
-            holds.confirm();
+        match event {
+            // Others may send to the channel: a tag that is not known is ignored.
+            Event::Heard(payload) => {
+                if let Some((tag, number)) = protocol::message(payload)
+                    && let Some(ticket) = state.tickets.remove(tag)
+                {
+                    let _ = ticket.send(number);
+                }
+            }
+            Event::Missed => {
+                for (slot, channel) in &mut state.channels {
+                    let _ = channel.missed.send(());
+                    self.subscribe(*slot, channel);
+                }
+                drop(state);
+                if self.topology.is_failover && !self.shared.closing.is_cancelled() {
+                    watchdog::holds(self.shared.id).into_iter().for_each(|hold| hold.confirm());
+                }
+            }
         }
     }
 }

@@ -4,24 +4,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::ToRedisArgs;
+use redis::{Cmd, ToRedisArgs, Value};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::errors::Error;
 use crate::hold::Hold;
 use crate::hooks::{Hooks, Reporter};
 use crate::info::{self, Info, Mode, Queue};
-use crate::keeper::{Backend, Shared, Single};
-use crate::node::Node;
 use crate::options::{LONGEST, Options, Settings, shared_options};
 use crate::protocol;
-use crate::quorum::Majority;
+use crate::quorum::Servers;
 use crate::request::Request;
-use crate::server::{Place, Server};
-use crate::transport::Call;
-use crate::watchdog::Holds;
+use crate::server::Server;
+use crate::shared::Shared;
+use crate::watchdog;
 
 /// Locks over what the program has of the redis crate. Make one for the program. It is cheap to clone, and clones share
 /// everything.
@@ -40,7 +37,7 @@ use crate::watchdog::Holds;
 /// ```
 #[derive(Clone)]
 pub struct Locks {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) servers: Arc<Servers>,
     defaults: Options,
 }
 
@@ -56,7 +53,8 @@ impl Locks {
 
     /// Locks with options.
     pub fn builder(server: impl Into<Server>) -> LocksBuilder {
-        let (settings, defaults, reporter) = Default::default();
+        let (settings, defaults) = Default::default();
+        let reporter = Reporter { hooks: Box::new(()) };
         LocksBuilder { server: server.into(), settings, defaults, reporter }
     }
 
@@ -75,7 +73,7 @@ impl Locks {
     pub fn request(&self, keys: impl ToRedisArgs, mode: Mode) -> Request {
         // As a default, a limit is one for readers.
         let limit = self.defaults.limit.filter(|_| mode == Mode::Read);
-        Request::new(&self.shared, &keys, mode, Options { limit, ..self.defaults.clone() })
+        Request::new(&self.servers, &keys, mode, Options { limit, ..self.defaults.clone() })
     }
 
     /// Makes a hold from an owner token that another process took and detached, and renews it from now on. It never takes
@@ -113,8 +111,8 @@ impl Locks {
         if key.is_empty() {
             return Err(Error::Invalid("a key must not be empty".into()));
         }
-        let name = format!("{}{key}", self.shared.settings.prefix);
-        Ok(info::info(self.query(&[key.to_owned()], Some(&name), &protocol::info(&name, 0)).await?)?)
+        let name = format!("{}{key}", self.servers.shared.settings.prefix);
+        Ok(info::info(self.query(Some(&name), &[key.to_owned()], &protocol::info(&name, 0)).await?)?)
     }
 
     /// Which locks are waited for, on all nodes of a cluster, the longest wait first: those whose keys begin with the
@@ -126,8 +124,8 @@ impl Locks {
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
         let (mut found, mut cursor) = (HashMap::new(), 0);
         loop {
-            let pages = self.query(&[], None, &protocol::queues(cursor)).await?;
-            cursor = info::add_queues(&mut found, pages, &self.shared.settings.prefix)?;
+            let pages = self.query(None, &[], &protocol::queues(cursor)).await?;
+            cursor = info::add_queues(&mut found, pages, &self.servers.shared.settings.prefix)?;
             if cursor == 0 {
                 break;
             }
@@ -137,24 +135,23 @@ impl Locks {
         Ok(all)
     }
 
-    async fn query(
-        &self,
-        names: &[String],
-        key: Option<&str>,
-        command: &redis::Cmd,
-    ) -> Result<redis::Value, Error> {
-        self.shared.unless_closed()?;
-        self.shared.backend.nodes()[0].query(&names.into(), Call { key, ..Call::new("", command) }).await
+    async fn query(&self, key: Option<&str>, names: &[String], command: &Cmd) -> Result<Value, Error> {
+        self.servers.shared.unless_closed()?;
+        match self.servers.nodes.first() {
+            Some(node) => node.query(key, names, command).await,
+            None => Err(Error::Invalid("a quorum needs servers".into())),
+        }
     }
 
     /// Ends the waits and the renewals. Waits, and all later calls except the release of a hold, end with
     /// [`Error::Closed`]. Acquisitions and releases that are under way are waited for, for at most the time of `retry_for`.
     /// It releases nothing: holds that are still there are lost at the end of their ttl.
     pub async fn close(&self) {
-        self.shared.closing.cancel();
-        self.shared.tracker.close();
-        let _ = timeout(self.shared.settings.retry_for, self.shared.tracker.wait()).await;
-        self.shared.backend.nodes().iter().for_each(|node| node.close());
+        self.servers.shared.closing.cancel();
+        self.servers.shared.tracker.close();
+        let _ = timeout(self.servers.shared.settings.retry_for, self.servers.shared.tracker.wait()).await;
+        self.servers.shared.closed.cancel();
+        self.servers.nodes.iter().for_each(|node| node.close());
     }
 
     /// Releases all holds, and closes.
@@ -163,7 +160,7 @@ impl Locks {
     ///
     /// The first error of a release, as of [`Hold::release`]. The other holds are released all the same.
     pub async fn close_and_release(&self) -> Result<(), Error> {
-        let releases = self.shared.holds.list().into_iter().map(|hold| hold.close());
+        let releases = watchdog::holds(self.servers.shared.id).into_iter().map(|hold| hold.close());
         let released = futures_util::future::join_all(releases).await;
         self.close().await;
         released.into_iter().filter(|result| !matches!(result, Err(Error::NotHeld { .. }))).collect()
@@ -201,22 +198,16 @@ impl LocksBuilder {
 
     /// Functions for metrics.
     pub fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.reporter.hooks = Arc::new(hooks);
+        self.reporter.hooks = Box::new(hooks);
         self
     }
 
     /// The locks.
     pub fn build(self) -> Locks {
-        let (settings, reporter) = (Arc::new(self.settings), Arc::new(self.reporter));
-        let (holds, tracker) = (Arc::<Holds>::default(), TaskTracker::new());
-        let node = |transport| Node::new(transport, &settings, &reporter, &holds, &tracker);
-        let backend: Box<dyn Backend> = match self.server.0 {
-            Place::One(transport) => Box::new(Single([node(transport)])),
-            Place::Quorum(quorum) => Box::new(Majority::new(quorum, node)),
-        };
-        let closing = CancellationToken::new();
-        let shared = Shared { backend, settings, reporter, holds, closing, tracker };
-        Locks { shared: Arc::new(shared), defaults: self.defaults }
+        let (id, tracker, (closing, closed)) = (watchdog::number(), TaskTracker::new(), Default::default());
+        let shared =
+            Shared { id, settings: self.settings, reporter: self.reporter, closing, closed, tracker };
+        Locks { servers: Arc::new(Servers::new(self.server, Arc::new(shared))), defaults: self.defaults }
     }
 
     fn options_mut(&mut self) -> &mut Options {

@@ -2,34 +2,22 @@
 //! have given it another one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout;
 use tracing::Instrument;
 
 use crate::acquisition::{Acquisition, Grant};
-use crate::errors::{Error, Reason};
+use crate::errors::{Error, Reason, passes};
 use crate::hold::{Hold, Inner, Lease};
 use crate::info::Mode;
-use crate::node::Node;
+use crate::node::OnDrop;
 use crate::options::Options;
-use crate::protocol::REFUSED_FOR;
-use crate::transport::Call;
+use crate::protocol::{REFUSED_FOR, Wanted};
 
 /// How long a change that has timed out is settled before the call returns: the server replies, so it is not for long.
 const SETTLING: Duration = Duration::from_millis(500);
-
-/// A change of mode that is open. If it is dropped so, it is settled in the background.
-struct Change {
-    inner: Arc<Inner>,
-    node: Arc<Node>,
-    to: Mode,
-    was: Lease,
-    is_open: bool,
-    changing: Option<OwnedMutexGuard<()>>,
-}
 
 impl Hold {
     /// Makes a reader the writer, in one step, and gives the new fencing token. It waits until the other readers are gone,
@@ -44,20 +32,7 @@ impl Hold {
     /// [`Error::Deadlock`] if another reader of the key waits for its own upgrade already. [`Error::TimedOut`],
     /// [`Error::NoAnswer`], [`Error::Lost`].
     pub async fn upgrade(&self, wait: impl Into<Option<Duration>>) -> Result<i64, Error> {
-        let mut change = self.change(Mode::Write)?;
-        let (wanted, ttl, wait) = (&self.inner.wanted, change.was.ttl, wait.into());
-        let options = Options { ttl, wait, ..(*wanted.options).clone() };
-        let (node, owner, is_open) = (change.node.clone(), &wanted.owner, AtomicBool::new(false));
-        let command = owner.change(Mode::Write, ttl, change.was.fence);
-        let acquisition = Acquisition::new(&node, owner, &options, command, false, &is_open);
-        let result = tokio::select! {
-            biased;
-            loss = self.lost() => Err(loss),
-            () = self.inner.locks.closing.cancelled() => Err(Error::Closed),
-            result = acquisition.run() => result,
-        };
-        change.is_open = result.is_err() && is_open.load(Ordering::Relaxed);
-        change.end(result.map(|grant| grant.expect("it is no try"))).await
+        self.change(Mode::Write, wait.into()).await
     }
 
     /// Makes the writer a reader, in one step with no writer in between, and gives the new fencing token. It works for one
@@ -68,17 +43,12 @@ impl Hold {
     ///
     /// [`Error::NoAnswer`] if no reply came for `retry_for`, and [`Error::Lost`].
     pub async fn downgrade(&self) -> Result<i64, Error> {
-        let mut change = self.change(Mode::Read)?;
-        self.inner.update(|lease| lease.mode = Mode::Read)?;
-        let limit = change.node.settings.retry_for;
-        let result = downgrade(&change.inner, &change.node, &change.was, limit).await;
-        change.is_open = matches!(result, Err(Error::NoAnswer { .. }));
-        change.end(result).await
+        self.change(Mode::Read, Some(Duration::ZERO)).await
     }
 
-    fn change(&self, to: Mode) -> Result<Change, Error> {
-        let inner = self.inner.clone();
-        let Some(node) = inner.keeper.clone().node().filter(|_| self.keys().len() == 1) else {
+    async fn change(&self, to: Mode, wait: Option<Duration>) -> Result<i64, Error> {
+        let inner = &self.inner;
+        let Some(node) = inner.votes.servers.single().filter(|_| self.keys().len() == 1) else {
             return Err(Error::Invalid("the mode changes for one key on one server".into()));
         };
         self.check()?;
@@ -87,76 +57,65 @@ impl Hold {
             return Err(Error::Invalid("another change of the mode is open".into()));
         };
         let was = inner.lease().clone();
-        let _ = inner.update(|lease| lease.is_open = true);
-        Ok(Change { inner, node, to, was, is_open: true, changing: Some(changing) })
-    }
-}
-
-impl Change {
-    /// Notes the result, and gives the fencing token; or what is wrong with the hold, or the error.
-    async fn end(self, result: Result<Grant, Error>) -> Result<i64, Error> {
-        let inner = self.inner.clone();
+        let (ttl, was_open) = (was.ttl, was.is_open);
+        let command = inner.wanted.change(to, ttl, was.fence);
+        inner.update(|lease| {
+            lease.is_open = true;
+            lease.mode = if to == Mode::Read { to } else { lease.mode };
+        })?;
+        let options = Arc::new(Options { ttl, wait, ..(*inner.wanted.options).clone() });
+        let wanted = Wanted { options, ..(*inner.wanted).clone() };
+        let mut unsettled = OnDrop(Some(|| {
+            let settled = settle(inner.clone(), to, was, changing).instrument(inner.wanted.span.clone());
+            inner.wanted.runtime.spawn(settled);
+        }));
+        let mut acquisition = Acquisition::new(node, &wanted, command, false);
+        let result = tokio::select! {
+            biased;
+            loss = self.lost() => Err(loss),
+            () = inner.locks.closing.cancelled() => Err(Error::Closed),
+            result = acquisition.run() => result,
+        };
         match &result {
-            Ok(grant) => inner.granted(self.to, *grant),
+            Ok(grant) => inner.granted(to, grant.expect("it is no try")),
             Err(error) if matches!(error, Error::NotHeld { .. }) || error.is_another_type() => {
                 drop(inner.update(|lease| inner.lose(lease, Reason::Gone)));
             }
-            Err(_) if !self.is_open => drop(inner.update(|lease| lease.is_open = self.was.is_open)),
-            Err(_) => {}
+            Err(_) if acquisition.is_open() => {}
+            Err(_) => drop(inner.update(|lease| lease.is_open = was_open)),
         }
-        drop(self);
+        if result.is_ok() || !acquisition.is_open() {
+            unsettled.0 = None;
+        }
+        drop(unsettled);
         if let Err(Error::TimedOut { .. }) = result {
             let _ = timeout(SETTLING, inner.changing.lock()).await;
         }
-        inner.update(|_| {})?;
-        result.map(|grant| grant.fence)
-    }
-}
-
-impl Drop for Change {
-    fn drop(&mut self) {
-        if let Some(changing) = self.changing.take_if(|_| self.is_open) {
-            let (inner, node, was) = (self.inner.clone(), self.node.clone(), self.was.clone());
-            let settled =
-                settle(inner, node, self.to, was, changing).instrument(self.inner.wanted.span.clone());
-            self.inner.wanted.runtime.spawn(settled);
-        }
+        self.check()?;
+        result.map(|grant| grant.expect("it is no try").fence)
     }
 }
 
 /// Finds out what became of a change that is open, while the hold is there.
-async fn settle(inner: Arc<Inner>, node: Arc<Node>, to: Mode, was: Lease, _changing: OwnedMutexGuard<()>) {
+async fn settle(inner: Arc<Inner>, to: Mode, was: Lease, _changing: OwnedMutexGuard<()>) {
+    let (Some(node), wanted) = (inner.votes.servers.single(), &inner.wanted) else { return };
+    let ask =
+        async |command| node.ask(wanted, passes, wanted.call(&command, Instant::now() + REFUSED_FOR)).await;
     let settled = async {
-        let grant = match to {
-            Mode::Read => downgrade(&inner, &node, &was, REFUSED_FOR).await.ok(),
-            Mode::Write => withdraw(&inner, &node, &was).await,
+        let command = match to {
+            Mode::Read => wanted.change(to, was.ttl, was.fence),
+            // If it waited until now, it was not granted.
+            Mode::Write if ask(wanted.withdraw()).await?.number > 0 => return Ok(()),
+            Mode::Write => wanted.adopt(to, was.ttl),
         };
-        if let Some(grant) = grant {
-            inner.granted(to, grant);
+        let answer = ask(command).await?;
+        if answer.number > 0 {
+            inner.granted(to, Grant { fence: answer.number, from: answer.sent });
         }
+        Ok::<_, Error>(())
     };
     tokio::select! {
         _ = inner.over() => {}
-        () = settled => {}
+        _ = settled => {}
     }
-}
-
-/// Sends the downgrade until it is answered, for a time.
-async fn downgrade(inner: &Inner, node: &Node, was: &Lease, limit: Duration) -> Result<Grant, Error> {
-    let owner = &inner.wanted.owner;
-    let command = owner.change(Mode::Read, was.ttl, was.fence);
-    let answer = node.ask(&owner.keys, limit, Call::new(owner.key(), &command)).await?;
-    Ok(Grant { fence: answer.number, from: answer.sent })
-}
-
-/// Withdraws an upgrade. If it does not wait any more, it gives what was granted.
-async fn withdraw(inner: &Inner, node: &Node, was: &Lease) -> Option<Grant> {
-    let owner = &inner.wanted.owner;
-    let (withdraw, adopt) = (owner.withdraw(), owner.adopt(Mode::Write, was.ttl));
-    let withdrawn = node.ask(&owner.keys, REFUSED_FOR, Call::new(owner.key(), &withdraw)).await.ok()?;
-    if withdrawn.number > 0 {
-        return None;
-    }
-    let held = node.ask(&owner.keys, REFUSED_FOR, Call::new(owner.key(), &adopt)).await.ok()?;
-    (held.number > 0).then_some(Grant { fence: held.number, from: held.sent })
 }

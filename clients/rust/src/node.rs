@@ -3,38 +3,32 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::{Arg, Cmd, RedisError, Value};
+use redis::{Arg, Cmd, RedisError, RedisResult, Value};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio::time::{sleep, timeout};
 use tracing::{Instrument, info_span};
 
 use crate::clock::Moment;
-use crate::errors::{Error, is_reply, passes};
-use crate::hooks::{Outage, Reporter};
+use crate::errors::{Error, Result, is_reply, passes};
+use crate::hooks::Outage;
 use crate::info::{self, Holder};
 use crate::listener::Listener;
-use crate::options::{AFTER_ERRORS, Options, Settings};
-use crate::protocol::{self, Owner, number};
-use crate::transport::{Call, Reply, Topology, Transport};
-use crate::watchdog::Holds;
+use crate::options::AFTER_ERRORS;
+use crate::protocol::{self, Wanted, number};
+use crate::server::Make;
+use crate::shared::Shared;
+use crate::transport::{Call, Reply, SILENCE, Topology};
 
 /// How many ends are on their way at once. During an outage the others cost their memory.
 const MOST_ENDING: usize = 8;
 
 pub(crate) struct Node {
-    transport: Arc<dyn Transport>,
-    pub(crate) topology: Topology,
     pub(crate) listener: Arc<Listener>,
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) shared: Arc<Shared>,
     /// What lets ends be sent.
-    pub(crate) ends: Semaphore,
+    ends: Semaphore,
     outage: Outage,
-    /// `close` has ended.
-    pub(crate) closed: CancellationToken,
-    /// What `close` waits for.
-    pub(crate) tracker: TaskTracker,
 }
 
 /// The reply to a command that may have been sent several times.
@@ -47,15 +41,6 @@ pub(crate) struct Answer {
     pub(crate) is_alone: bool,
 }
 
-/// A command that prolongs a hold.
-#[derive(Clone, Copy)]
-pub(crate) struct Extension<'a> {
-    pub(crate) ttl: Duration,
-    /// Nothing: whatever the owner holds.
-    pub(crate) fence: Option<i64>,
-    pub(crate) options: &'a Options,
-}
-
 /// The part of a ttl that counts at one server. A clock that is slewed runs up to 500 ppm fast, on both sides, and the server
 /// counts in milliseconds.
 pub(crate) fn counted(ttl: Duration) -> Duration {
@@ -63,82 +48,67 @@ pub(crate) fn counted(ttl: Duration) -> Duration {
 }
 
 impl Node {
-    pub(crate) fn new(
-        transport: Arc<dyn Transport>,
-        settings: &Arc<Settings>,
-        reporter: &Arc<Reporter>,
-        holds: &Arc<Holds>,
-        tracker: &TaskTracker,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            topology: transport.topology(),
-            listener: Listener::new(&transport, reporter, holds),
-            settings: settings.clone(),
-            ends: Semaphore::new(MOST_ENDING),
-            outage: Outage::default(),
-            closed: CancellationToken::new(),
-            tracker: tracker.clone(),
-            transport,
-        })
+    pub(crate) fn new(make: Make, shared: &Arc<Shared>) -> Arc<Self> {
+        let (ends, outage) = (Semaphore::new(MOST_ENDING), Outage::default());
+        Arc::new(Self { listener: Listener::new(make, shared), shared: shared.clone(), ends, outage })
+    }
+
+    pub(crate) fn topology(&self) -> &Topology {
+        &self.listener.topology
     }
 
     /// Sends a command once.
-    pub(crate) async fn send(&self, call: Call<'_>) -> Result<Reply, RedisError> {
-        let name = || String::from_utf8_lossy(first_word(call.command)).into_owned();
+    async fn send(&self, call: Call<'_>) -> RedisResult<Reply> {
+        let name = || match call.command.args_iter().next() {
+            Some(Arg::Simple(word)) => String::from_utf8_lossy(word).into_owned(),
+            _ => String::new(),
+        };
         let span = info_span!(
             "slock.command",
             otel.kind = "client",
             otel.name = name(),
             db.system.name = "redis",
             db.operation.name = name(),
-            server.address = self.topology.name,
+            server.address = self.topology().name,
         );
-        let reply = self.transport.call(call).instrument(span).await;
-        self.outage.reached(&self.topology.name, reply.as_ref().err().filter(|error| !is_reply(error)));
-        if self.closed.is_cancelled() {
-            self.transport.close(); // the release of a hold has opened a connection again
+        let reply = self.listener.transport.call(call).instrument(span).await;
+        self.outage.reached(&self.topology().name, reply.as_ref().err().filter(|error| !is_reply(error)));
+        if self.shared.closed.is_cancelled() {
+            self.listener.transport.close(); // the release of a hold has opened a connection again
         }
         reply
     }
 
     /// Sends a command once. A reply that is no number, such as null, counts as 0.
-    pub(crate) async fn number(&self, call: Call<'_>) -> Result<Answer, RedisError> {
+    pub(crate) async fn number(&self, call: Call<'_>) -> RedisResult<Answer> {
         let sent = Moment::now();
         let reply = self.send(call).await?;
         Ok(Answer { number: number(&reply.value), sent, is_alone: reply.is_alone })
     }
 
-    /// As [`Node::number`], and again while the server says nothing and it is not too late.
-    pub(crate) async fn number_until(&self, call: Call<'_>) -> Result<Answer, RedisError> {
-        loop {
-            match self.number(call).await {
-                Err(error) if error.is_timeout() && Instant::now() < call.until => {}
-                answer => return answer,
-            }
-        }
-    }
-
-    /// Sends a command until it is answered, for a time.
+    /// Sends a command, and again after an error of this kind, until it is too late.
     pub(crate) async fn ask(
         &self,
-        keys: &Arc<[String]>,
-        limit: Duration,
+        wanted: &Wanted,
+        again: fn(&RedisError) -> bool,
         call: Call<'_>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Answer> {
         let mut copies = 0;
-        let answer = repeat(keys, limit, |until| {
+        let ask = || {
             copies += 1;
-            async move { Ok(self.number(Call { until, ..call }).await?) }
-        });
-        let answer = answer.await?;
+            async { Ok(self.number(call).await?) }
+        };
+        let answer = repeat(&wanted.keys, call.until, again, ask).await?;
         Ok(Answer { is_alone: answer.is_alone && copies == 1, ..answer })
     }
 
     /// The reply to a question; without a key it is an array of the replies of all nodes.
-    pub(crate) async fn query(&self, keys: &Arc<[String]>, call: Call<'_>) -> Result<Value, Error> {
-        let ask = |until| async move { Ok(self.send(Call { until, ..call }).await?.value) };
-        let value = repeat(keys, self.settings.retry_for, ask).await?;
-        Ok(if call.key.is_some() || self.topology.is_cluster { value } else { Value::Array(vec![value]) })
+    pub(crate) async fn query(&self, key: Option<&str>, names: &[String], command: &Cmd) -> Result<Value> {
+        let until = Instant::now() + self.shared.settings.retry_for;
+        let call = Call { key, ..Call::new("", command, until) };
+        let ask = || async { Ok(self.send(call).await?.value) };
+        let value = repeat(&names.into(), until, passes, ask).await?;
+        Ok(if key.is_some() || self.topology().is_cluster { value } else { Value::Array(vec![value]) })
     }
 
     /// The holders of the first key that somebody holds, at most 10; nobody if the server does not tell in time.
@@ -146,7 +116,7 @@ impl Node {
         let until = Instant::now() + within;
         for key in keys {
             let question = protocol::info(key, 10);
-            let Ok(reply) = self.send(Call { until, ..Call::new(key, &question) }).await else { break };
+            let Ok(reply) = self.send(Call::new(key, &question, until)).await else { break };
             match info::info(reply.value) {
                 Ok(Some(info)) if !info.holders.is_empty() => return info.holders,
                 _ => {}
@@ -155,68 +125,97 @@ impl Node {
         Vec::new()
     }
 
-    /// Sends an extension, and waits for replicas if it has to.
-    pub(crate) async fn prolong(
+    /// Sends one extension of the hold with the fencing token, or of whatever the owner holds, and waits for replicas if it
+    /// has to. It says whether the hold is there.
+    pub(crate) async fn extend(
         &self,
         until: Instant,
-        owner: &Owner,
-        by: Extension<'_>,
-    ) -> Result<Answer, Error> {
-        let (wanted, timeout) = (by.options.min_replicas, by.options.replica_timeout);
+        wanted: &Wanted,
+        ttl: Duration,
+        fence: Option<i64>,
+    ) -> Result<bool> {
+        let (replicas, timeout) = (wanted.options.min_replicas, wanted.options.replica_timeout);
         // WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would
         // write nothing, and any replica would do.
-        let longer = Duration::from_millis(u64::from(wanted > 0));
-        let (command, wait) = (owner.extend(by.ttl + longer, by.fence), protocol::replicas(wanted, timeout));
-        let then = (wanted > 0).then_some((&wait, timeout));
-        let call = Call { then, is_reserved: true, until, ..Call::new(owner.key(), &command) };
-        let sent = Moment::now();
+        let longer = Duration::from_millis(u64::from(replicas > 0));
+        let (command, wait) = (wanted.extend(ttl + longer, fence), protocol::replicas(replicas, timeout));
+        let then = (replicas > 0).then_some((&wait, timeout));
+        let call = Call { then, is_reserved: true, ..wanted.call(&command, until) };
         let reply = self.send(call).await?;
-        let number = protocol::number(&reply.value);
-        let acknowledged = u32::try_from(protocol::number(&reply.then)).unwrap_or(0);
-        if number > 0 && acknowledged < wanted {
-            return Err(Error::TooFewReplicas { keys: owner.keys.clone(), wanted, acknowledged });
+        let is_there = number(&reply.value) > 0;
+        let acknowledged = u32::try_from(number(&reply.then)).unwrap_or(0);
+        if is_there && acknowledged < replicas {
+            return Err(Error::TooFewReplicas { keys: wanted.keys.clone(), wanted: replicas, acknowledged });
         }
-        Ok(Answer { number, sent, is_alone: reply.is_alone })
+        Ok(is_there)
+    }
+
+    /// Sends the end of an owner, which may be repeated, in the background: until it is answered, with growing pauses, for the
+    /// time in which the server would refuse the owner token.
+    pub(crate) fn leave(self: &Arc<Self>, wanted: &Wanted, fence: Option<i64>, after: Duration) {
+        let (command, limit) = wanted.ending(fence, after);
+        let (node, owner, end) = (self.clone(), wanted.clone(), Instant::now() + limit);
+        let deliver = async move {
+            let send = || async {
+                // For no longer than a command: another runtime may stand still with one.
+                let _turn = timeout(SILENCE, node.ends.acquire()).await;
+                let until = end.min(Instant::now() + node.shared.settings.retry_for);
+                let call = Call { is_reserved: true, ..owner.call(&command, until) };
+                Ok(Box::pin(node.number(call)).await?) // so that those who wait are small
+            };
+            repeat(&owner.keys, end, passes, send).await
+        };
+        let closed = self.shared.closed.clone();
+        let deliver = async move { closed.run_until_cancelled(deliver).await };
+        // The runtime that acquired may have shut down.
+        let runtime = Handle::try_current().unwrap_or_else(|_| wanted.runtime.clone());
+        self.shared.tracker.spawn_on(deliver.instrument(wanted.span.clone()), &runtime);
     }
 
     pub(crate) fn close(&self) {
-        self.closed.cancel();
         self.listener.close();
-        self.transport.close();
+        self.listener.transport.close();
     }
 }
 
-fn first_word(command: &Cmd) -> &[u8] {
-    if let Some(Arg::Simple(word)) = command.args_iter().next() { word } else { b"" }
-}
-
-/// Sends until there is an answer, for a time.
+/// Sends, and again after an error of this kind, until it is too late.
 pub(crate) async fn repeat<T, F>(
     keys: &Arc<[String]>,
-    limit: Duration,
-    mut send: impl FnMut(Instant) -> F,
-) -> Result<T, Error>
+    until: Instant,
+    again: fn(&RedisError) -> bool,
+    mut send: impl FnMut() -> F,
+) -> Result<T>
 where
-    F: Future<Output = Result<T, Error>>,
+    F: Future<Output = Result<T>>,
 {
-    let end = Instant::now() + limit;
-    let mut last = None;
+    let (began, mut last) = (Instant::now(), None);
     for failures in 0.. {
-        match send(end).await {
+        match send().await {
             Ok(answer) => return Ok(answer),
-            Err(Error::Redis(error)) if passes(&error) => last = Some(more_telling(last, error)),
+            Err(Error::Redis(error)) if again(&error) => last = Some(more_telling(last, error)),
             Err(error) => return Err(error.explained(keys)),
         }
         let pause = AFTER_ERRORS.pause(failures).unwrap_or_default();
-        if Instant::now() + pause >= end {
+        if Instant::now() + pause >= until {
             break;
         }
         sleep(pause).await;
     }
-    Err(Error::NoAnswer { keys: keys.clone(), within: limit, last })
+    Err(Error::NoAnswer { keys: keys.clone(), within: until.saturating_duration_since(began), last })
 }
 
 /// The later of two errors, unless it only says that nothing came.
 pub(crate) fn more_telling(last: Option<RedisError>, error: RedisError) -> RedisError {
     last.filter(|_| error.is_timeout()).unwrap_or(error)
+}
+
+/// Does something when it is dropped, unless it has been taken out.
+pub(crate) struct OnDrop<F: FnOnce()>(pub(crate) Option<F>);
+
+impl<F: FnOnce()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(act) = self.0.take() {
+            act();
+        }
+    }
 }

@@ -88,7 +88,6 @@ impl Options {
                 format!("a request needs 1 to 1024 keys, not {}", keys.len())
             }
             _ if keys.iter().any(String::is_empty) => "a key must not be empty".into(),
-            _ if self.ttl < SHORTEST_TTL => return Err(too_short(self.ttl)),
             _ if self.limit.is_some_and(|limit| limit < 1 || limit > i32::MAX as u32) => {
                 format!("the limit must be 1 to {}, not {}", i32::MAX, self.limit.unwrap_or(0))
             }
@@ -106,10 +105,6 @@ impl Options {
         };
         Err(Error::Invalid(wrong))
     }
-}
-
-pub(crate) fn too_short(ttl: Duration) -> Error {
-    Error::Invalid(format!("the ttl must be {SHORTEST_TTL:?} or more, not {ttl:?}"))
 }
 
 /// Options of a `Locks` that are not of requests.

@@ -1,7 +1,7 @@
 //! The words of the commands, and what the replies mean. It sends nothing.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisError, Value};
 use tokio::runtime::Handle;
@@ -9,6 +9,7 @@ use tracing::Span;
 
 use crate::info::Mode;
 use crate::options::Options;
+use crate::transport::Call;
 
 /// For how long the server refuses an owner token after the end of its acquisition. What is still on its way by then is
 /// not expected any more.
@@ -17,32 +18,53 @@ pub(crate) const REFUSED_FOR: Duration = Duration::from_secs(120);
 /// after that.
 pub(crate) const SERVER_WAIT: Duration = Duration::from_secs(15);
 
-/// An owner token, and the keys that it wants or holds.
+/// What is wanted, and by whom.
 #[derive(Clone)]
-pub(crate) struct Owner {
+pub(crate) struct Wanted {
     /// The keys as the program names them.
     pub(crate) keys: Arc<[String]>,
     /// The keys as the server names them, with the prefix.
     pub(crate) full: Arc<[String]>,
+    /// The owner token.
     pub(crate) token: Arc<str>,
-    /// The program gave the token, so other acquisitions may use it too.
-    pub(crate) is_given: bool,
+    pub(crate) mode: Mode,
+    pub(crate) options: Arc<Options>,
+    /// On which the call runs.
+    pub(crate) runtime: Handle,
+    /// In which the call was made.
+    pub(crate) span: Span,
 }
 
-impl Owner {
-    pub(crate) fn new(keys: &Arc<[String]>, prefix: &str, token: Option<&str>) -> Self {
+impl Wanted {
+    pub(crate) fn new(keys: &Arc<[String]>, prefix: &str, mode: Mode, options: &Arc<Options>) -> Self {
         let full = match prefix {
             "" => keys.clone(),
             prefix => keys.iter().map(|key| format!("{prefix}{key}")).collect(),
         };
-        let is_given = token.is_some();
-        Self { keys: keys.clone(), full, token: token.map_or_else(|| draw().into(), Arc::from), is_given }
+        let token = options.token.clone().unwrap_or_else(draw).into();
+        let (keys, options) = (keys.clone(), options.clone());
+        let (runtime, span) = (Handle::current(), Span::current());
+        Self { keys, full, token, mode, options, runtime, span }
+    }
+
+    /// The program gave the token, so other acquisitions may use it too.
+    pub(crate) fn is_given(&self) -> bool {
+        self.options.token.is_some()
     }
 
     /// For another attempt: with another token, unless the program gave it.
     pub(crate) fn again(&self) -> Self {
-        let token = if self.is_given { self.token.clone() } else { draw().into() };
+        let token = if self.is_given() { self.token.clone() } else { draw().into() };
         Self { token, ..self.clone() }
+    }
+
+    pub(crate) fn label(&self) -> &str {
+        self.options.label.as_deref().unwrap_or(&self.keys[0])
+    }
+
+    /// Sends a command to where the keys are.
+    pub(crate) fn call<'a>(&'a self, command: &'a Cmd, until: Instant) -> Call<'a> {
+        Call::new(self.key(), command, until)
     }
 
     /// The key that routes the commands.
@@ -62,13 +84,11 @@ impl Owner {
     }
 
     /// Requests the lock.
-    pub(crate) fn lock(&self, mode: Mode, options: &Options) -> Cmd {
-        let metadata = match &options.metadata {
-            Some(text) => ("META", text.clone()),
-            None => ("META", who_asks()),
-        };
-        let limit = options.limit.map(|limit| ("LIMIT", limit));
-        self.held(mode, options.ttl).arg((!metadata.1.is_empty()).then_some(metadata)).arg(limit).take()
+    pub(crate) fn lock(&self, ttl: Duration) -> Cmd {
+        let metadata = self.options.metadata.clone().unwrap_or_else(who_asks);
+        let metadata = Some(("META", metadata)).filter(|(_, text)| !text.is_empty());
+        let limit = self.options.limit.map(|limit| ("LIMIT", limit));
+        self.held(self.mode, ttl).arg(metadata).arg(limit).take()
     }
 
     fn held(&self, mode: Mode, ttl: Duration) -> Cmd {
@@ -89,11 +109,6 @@ impl Owner {
         fenced(self.command("SLOCK.EXTEND", "SLOCK.MEXTEND").arg(milliseconds(ttl)).arg("GT"), fence)
     }
 
-    /// Lets the hold end after this time.
-    pub(crate) fn shorten(&self, ttl: Duration, fence: Option<i64>) -> Cmd {
-        fenced(self.command("SLOCK.EXTEND", "SLOCK.MEXTEND").arg(milliseconds(ttl)), fence)
-    }
-
     /// Makes the reader of a single key the writer, or the other way round.
     pub(crate) fn change(&self, to: Mode, ttl: Duration, fence: i64) -> Cmd {
         let name = if to == Mode::Write { "SLOCK.UPGRADE" } else { "SLOCK.DOWNGRADE" };
@@ -105,33 +120,20 @@ impl Owner {
         self.command("SLOCK.CANCEL", "")
     }
 
-    /// Ends the acquisition: the server withdraws what waits, releases what is held, and refuses what arrives later. A
-    /// token of the program's may be in use for another hold. So it is not refused, and only the hold with the fencing
-    /// token ends, if that is known.
-    pub(crate) fn end(&self, fence: Option<i64>) -> Cmd {
+    /// Ends the acquisition, and says for how long that is sent: the server withdraws what waits, releases what is held, and
+    /// refuses what arrives later. A token of the program's may be in use for another hold. So it is not refused, and only the
+    /// hold with the fencing token ends, if that is known. With a time after which it is to end, a hold ends then.
+    pub(crate) fn ending(&self, fence: Option<i64>, after: Duration) -> (Cmd, Duration) {
+        if !after.is_zero() {
+            let mut command = self.command("SLOCK.EXTEND", "SLOCK.MEXTEND");
+            return (fenced(command.arg(milliseconds(after)), fence), after);
+        }
         let mut command = self.command("", "SLOCK.MUNLOCK");
-        match self.is_given {
+        let command = match self.is_given() {
             true => fenced(&mut command, fence),
             false => command.arg("REFUSE").arg(milliseconds(REFUSED_FOR)).take(),
-        }
-    }
-}
-
-/// What is wanted, and by whom.
-#[derive(Clone)]
-pub(crate) struct Wanted {
-    pub(crate) owner: Owner,
-    pub(crate) mode: Mode,
-    pub(crate) options: Arc<Options>,
-    /// On which the call runs.
-    pub(crate) runtime: Handle,
-    /// In which the call was made.
-    pub(crate) span: Span,
-}
-
-impl Wanted {
-    pub(crate) fn label(&self) -> &str {
-        self.options.label.as_deref().unwrap_or(&self.owner.keys[0])
+        };
+        (command, REFUSED_FOR)
     }
 }
 

@@ -1,48 +1,139 @@
-//! Locks on several independent servers: N servers, and arithmetic. The algorithm is that of redsync and of the Redis
-//! documentation ("Distributed Locks with Redis").
+//! The servers of a `Locks`: one, or several independent ones, of which a majority decides. The algorithm of a quorum is that of
+//! redsync and of the Redis documentation ("Distributed Locks with Redis").
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::{Cmd, RedisError};
-use tokio::sync::mpsc;
-use tokio::time::{sleep_until, timeout_at};
+use tokio::time::timeout_at;
 use tracing::{Instrument, Span};
 
-use crate::acquisition::Grant;
+use crate::acquisition::{Acquisition, Grant, Pace};
 use crate::clock::Moment;
-use crate::errors::{Error, NodeReply, passes};
-use crate::keeper::{Backend, Keeper, Kept, ending};
-use crate::node::{Answer, Extension, Node};
-use crate::options::Options;
+use crate::errors::{Error, NodeReply, Result, passes};
+use crate::node::{Node, OnDrop, counted};
+use crate::options::SHORTEST_TTL;
 use crate::protocol::Wanted;
-use crate::server::{Place, Quorum};
-use crate::transport::{Call, Transport, silent};
+use crate::server::{Quorum, Server};
+use crate::shared::Shared;
+use crate::transport::{Call, silent};
 
 /// How long after the end of a wait the ends of its last attempt are waited for.
 const LATE_END: Duration = Duration::from_millis(500);
 
-/// The nodes of a quorum.
-pub(crate) struct Majority {
-    nodes: Vec<Arc<Node>>,
-    options: Quorum,
+/// What keeps a hold, and the grant.
+pub(crate) type Kept = (Votes, Grant);
+
+pub(crate) struct Servers {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) nodes: Vec<Arc<Node>>,
+    quorum: Option<Quorum>,
 }
 
-impl Majority {
-    pub(crate) fn new(mut quorum: Quorum, node: impl Fn(Arc<dyn Transport>) -> Arc<Node>) -> Arc<Self> {
-        let transports = quorum.servers.drain(..).filter_map(|server| match server.0 {
-            Place::One(transport) => Some(transport),
-            Place::Quorum(_) => None, // refused by `check`
-        });
-        Arc::new(Self { nodes: transports.map(node).collect(), options: quorum })
+impl Servers {
+    pub(crate) fn new(server: Server, shared: Arc<Shared>) -> Self {
+        let nodes = server.nodes.into_iter().map(|make| Node::new(make, &shared)).collect();
+        Self { shared, nodes, quorum: server.quorum }
+    }
+
+    /// What is wrong with a ttl, or with the quorum, if anything.
+    pub(crate) fn check(&self, ttl: Duration) -> Result<()> {
+        if ttl < SHORTEST_TTL {
+            return Err(Error::Invalid(format!("the ttl must be {SHORTEST_TTL:?} or more, not {ttl:?}")));
+        }
+        let Some(quorum) = &self.quorum else { return Ok(()) };
+        let (nodes, factor) = (self.nodes.len(), quorum.drift_factor);
+        if nodes == 0 || !(0.0..1.0).contains(&factor) || self.counted(ttl).is_zero() {
+            return Err(Error::Invalid(format!(
+                "a quorum needs servers that are no quorums, a drift factor of at least 0 and less than 1, and a ttl above \
+                 2 ms and the drift, not {nodes} servers, {factor} and {ttl:?}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The part of a ttl that counts for the validity.
+    pub(crate) fn counted(&self, ttl: Duration) -> Duration {
+        let Some(quorum) = &self.quorum else { return counted(ttl) };
+        ttl.saturating_sub(ttl.mul_f64(quorum.drift_factor.clamp(0.0, 1.0)) + Duration::from_millis(2))
+    }
+
+    /// The one server.
+    pub(crate) fn single(&self) -> Option<&Arc<Node>> {
+        self.nodes.first().filter(|_| self.quorum.is_none())
+    }
+
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        wanted: &Arc<Wanted>,
+        is_try: bool,
+    ) -> Result<Option<Kept>> {
+        let Some(quorum) = &self.quorum else {
+            let command = wanted.lock(wanted.options.ttl);
+            let mut acquisition = Acquisition::new(&self.nodes[0], wanted, command, is_try);
+            acquisition.ends = true;
+            let grant = acquisition.run().await?;
+            return Ok(grant.map(|grant| (Votes::new(self, wanted.clone()), grant)));
+        };
+        let (mut pace, mut last) = (Pace::new(wanted, &self.shared.settings, is_try), Tally::default());
+        loop {
+            // Each attempt has an owner token of its own, unless the program gave one.
+            let (votes, sent) = (Votes::new(self, Arc::new(wanted.again())), Moment::now());
+            let (tally, is_held) = votes.attempt(sent, pace.deadline).await;
+            let is_refused = tally.is_refused();
+            if is_held || is_refused && is_try {
+                return Ok(is_held.then_some((votes, Grant { fence: 0, from: sent })));
+            }
+            if is_refused {
+                pace.contact = Some(Instant::now());
+            }
+            // One that was cut short may tell less than the one before.
+            if pace.pauses == 0 || is_refused || !pace.is_over() {
+                last = tally;
+            }
+            if pace.is_once || last.is_final() || !pace.pause(&quorum.poll).await {
+                return Err(last.missed(wanted, pace.began));
+            }
+        }
+    }
+
+    /// Never takes a lock.
+    pub(crate) async fn adopt(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<Kept> {
+        let command = wanted.adopt(wanted.mode, wanted.options.ttl);
+        let (votes, from) = (Votes::new(self, wanted.clone()), Moment::now());
+        let grant = match self.single() {
+            Some(node) => Acquisition::new(node, wanted, command, true).run().await,
+            None => {
+                let is_held = votes.decide(&Ask::Take(Arc::new(command))).await;
+                is_held.map(|is_held| is_held.then_some(Grant { fence: 0, from }))
+            }
+        };
+        match grant {
+            Ok(None) | Err(Error::WrongMode(_)) => {
+                Err(Error::NotHeld { keys: wanted.keys.clone(), mode: Some(wanted.mode) })
+            }
+            grant => Ok((votes, grant?.expect("it is held"))),
+        }
+    }
+
+    /// Gives on how many keys, or on how many nodes, it released what the token holds.
+    pub(crate) async fn release(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<usize> {
+        let none = Duration::ZERO;
+        if let Some(node) = self.single() {
+            let (end, until) = (wanted.ending(None, none).0, Instant::now() + self.shared.settings.retry_for);
+            let answer = node.ask(wanted, passes, wanted.call(&end, until)).await?;
+            return Ok(usize::try_from(answer.number).unwrap_or(0));
+        }
+        let (votes, end) = (Votes::new(self, wanted.clone()), Ask::End(None, none));
+        Ok(votes.ask(None, |_| false, &end).await.count(|reply| reply.granted))
     }
 }
 
 /// The replies of all nodes. Of a node that has not replied, the error is a timeout.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Tally(Vec<NodeReply>);
 
 impl Tally {
@@ -72,13 +163,12 @@ impl Tally {
 
     /// A majority gives errors that last.
     fn is_final(&self) -> bool {
-        let lasts = |error: &Error| !error.passes();
-        self.count(|reply| reply.error.as_ref().is_some_and(lasts)) > self.0.len() / 2
+        self.count(|reply| reply.error.as_ref().is_some_and(|error| !error.passes())) > self.0.len() / 2
     }
 
     /// The error of a call that got no majority.
-    fn missed(self, wanted: &Wanted, within: Duration) -> Error {
-        let keys = wanted.owner.keys.clone();
+    fn missed(self, wanted: &Wanted, began: Instant) -> Error {
+        let (keys, within) = (wanted.keys.clone(), began.elapsed());
         if self.is_refused() {
             return Error::TimedOut { keys, waited: within, holders: Vec::new(), nodes: self.0 };
         }
@@ -86,171 +176,65 @@ impl Tally {
     }
 }
 
-impl Backend for Arc<Majority> {
-    fn check(&self, ttl: Duration) -> Result<(), Error> {
-        let (nodes, factor) = (self.nodes.len(), self.options.drift_factor);
-        if nodes == 0 || !(0.0..1.0).contains(&factor) || self.counted(ttl).is_zero() {
-            return Err(Error::Invalid(format!(
-                "a quorum needs servers that are no quorums, a drift factor of at least 0 and less than 1, and a ttl above \
-                 2 ms and the drift, not {nodes} servers, {factor} and {ttl:?}"
-            )));
-        }
-        Ok(())
-    }
-
-    fn counted(&self, ttl: Duration) -> Duration {
-        let drift = ttl.mul_f64(self.options.drift_factor.clamp(0.0, 1.0)) + Duration::from_millis(2);
-        ttl.saturating_sub(drift)
-    }
-
-    fn nodes(&self) -> &[Arc<Node>] {
-        &self.nodes
-    }
-
-    fn acquire(&self, wanted: Arc<Wanted>, is_try: bool) -> BoxFuture<'_, Result<Option<Kept>, Error>> {
-        async move {
-            let (began, retry_for) = (Instant::now(), self.nodes[0].settings.retry_for);
-            let is_once = is_try || wanted.options.wait.is_some_and(|wait| wait.is_zero());
-            let deadline = wanted.options.wait.filter(|_| !is_once).map(|wait| began + wait);
-            let is_over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            let (mut replied, mut last) = (began, Tally::default());
-            for attempts in 0.. {
-                let votes = Votes::new(self, &wanted);
-                let (tally, is_held) = votes.attempt(deadline).await;
-                if is_held {
-                    return Ok(Some(votes.kept()));
-                }
-                let is_refused = tally.is_refused();
-                if is_refused && is_try {
-                    return Ok(None);
-                }
-                replied = if is_refused { Instant::now() } else { replied };
-                // One that was cut short may tell less than the one before.
-                if attempts == 0 || is_refused || !is_over() {
-                    last = tally;
-                }
-                let limit = replied
-                    + if replied == began { retry_for } else { self.nodes[0].settings.retry_wait_for };
-                let Some(pause) = self.options.poll.pause(attempts) else { break };
-                if is_once || last.is_final() || is_over() || !is_refused && Instant::now() + pause >= limit {
-                    break;
-                }
-                let next = Instant::now() + pause;
-                sleep_until(deadline.map_or(next, |deadline| next.min(deadline)).into()).await;
-                if is_over() {
-                    break;
-                }
-            }
-            Err(last.missed(&wanted, began.elapsed()))
-        }
-        .boxed()
-    }
-
-    fn adopt(&self, wanted: Arc<Wanted>) -> BoxFuture<'_, Result<Kept, Error>> {
-        async move {
-            let (votes, ttl) = (Votes::new(self, &wanted), wanted.options.ttl);
-            let command = Arc::new(wanted.owner.adopt(wanted.mode, ttl));
-            let take = |vote: Arc<Vote>, until| vote.take(until, command.clone(), false);
-            let tally = votes.ask(ttl, None, |_| false, take).await;
-            if tally.is_granted() {
-                return Ok(votes.kept());
-            }
-            if tally.is_refused() {
-                return Err(Error::NotHeld { keys: wanted.owner.keys.clone(), mode: Some(wanted.mode) });
-            }
-            Err(tally.missed(&wanted, Moment::now().since(votes.sent)))
-        }
-        .boxed()
-    }
-
-    fn release(&self, wanted: Arc<Wanted>) -> BoxFuture<'_, Result<usize, Error>> {
-        async move {
-            let votes = Votes::new(self, &wanted);
-            let end = |vote: Arc<Vote>, until| vote.end(until, Duration::ZERO);
-            Ok(votes.ask(wanted.options.ttl, None, |_| false, end).await.count(|reply| reply.granted))
-        }
-        .boxed()
-    }
-}
-
-/// What the nodes gave one owner: the keeper of a hold.
+/// What the servers gave one owner: it keeps a hold.
 pub(crate) struct Votes {
-    majority: Arc<Majority>,
-    wanted: Arc<Wanted>,
-    /// Before the first command was sent.
-    sent: Moment,
+    pub(crate) servers: Arc<Servers>,
+    pub(crate) wanted: Arc<Wanted>,
     votes: Vec<Arc<Vote>>,
-    /// It has not been ended, and is no hold that will be.
-    is_open: AtomicBool,
 }
 
-impl Drop for Votes {
-    fn drop(&mut self) {
-        if *self.is_open.get_mut() {
-            self.votes.iter().for_each(|vote| vote.leave(Duration::ZERO));
-        }
-    }
-}
-
-/// What one node gave.
+/// What one server gave.
 struct Vote {
     node: Arc<Node>,
     wanted: Arc<Wanted>,
+    /// After which errors a command is sent again before its time is over.
+    again: fn(&RedisError) -> bool,
     /// A command that asks for the lock is on its way.
     is_asked: AtomicBool,
-    /// 0 if it gave none.
+    /// In a quorum; 0 if it gave none.
     fence: AtomicI64,
 }
 
 impl Votes {
-    fn new(majority: &Arc<Majority>, wanted: &Arc<Wanted>) -> Arc<Self> {
-        // Each attempt has an owner token of its own, unless the program gave one.
-        let owner = wanted.owner.again();
-        let wanted = Arc::new(Wanted { owner, ..Wanted::clone(wanted) });
+    fn new(servers: &Arc<Servers>, wanted: Arc<Wanted>) -> Self {
         let vote = |node: &Arc<Node>| {
-            let (node, wanted) = (node.clone(), wanted.clone());
-            Arc::new(Vote { node, wanted, is_asked: AtomicBool::new(false), fence: AtomicI64::new(0) })
+            let again = if servers.quorum.is_some() { RedisError::is_timeout } else { passes };
+            let (node, wanted, (is_asked, fence)) = (node.clone(), wanted.clone(), Default::default());
+            Arc::new(Vote { node, wanted, again, is_asked, fence })
         };
-        let votes = majority.nodes.iter().map(vote).collect();
-        let (majority, sent, is_open) = (majority.clone(), Moment::now(), AtomicBool::new(false));
-        Arc::new(Self { majority, wanted, sent, votes, is_open })
+        let votes = servers.nodes.iter().map(vote).collect();
+        Self { servers: servers.clone(), wanted, votes }
     }
 
-    fn node_timeout(&self, ttl: Duration) -> Duration {
-        let default =
-            (ttl / 20).max(Duration::from_millis(50)).min(self.majority.nodes[0].settings.retry_for);
-        self.majority.options.node_timeout.unwrap_or(default).min(ttl.mul_f64(0.9))
+    /// How long each server is waited for.
+    fn limit(&self) -> Duration {
+        let retry_for = self.servers.shared.settings.retry_for;
+        let Some(quorum) = &self.servers.quorum else { return retry_for };
+        let ttl = self.wanted.options.ttl;
+        let default = (ttl / 20).max(Duration::from_millis(50)).min(retry_for);
+        quorum.node_timeout.unwrap_or(default).min(ttl.mul_f64(0.9))
     }
 
-    /// Asks all nodes at once. Gives the replies that came until they were enough, or until the time for nodes or the
-    /// deadline was over. A node that has not replied by then may still do so.
-    async fn ask<F>(
-        &self,
-        ttl: Duration,
-        deadline: Option<Instant>,
-        is_enough: impl Fn(&Tally) -> bool,
-        of: impl Fn(Arc<Vote>, Instant) -> F,
-    ) -> Tally
-    where
-        F: Future<Output = Result<bool, Error>> + Send + 'static,
-    {
-        let until = Instant::now() + self.node_timeout(ttl);
+    /// Asks all servers at once. Gives the replies that came until they were enough, or until their time or the deadline was
+    /// over. A server that has not replied by then may still do so.
+    async fn ask(&self, deadline: Option<Instant>, is_enough: impl Fn(&Tally) -> bool, what: &Ask) -> Tally {
+        let until = Instant::now() + self.limit();
         let until = deadline.map_or(until, |deadline| until.min(deadline));
-        let (sender, mut replies) = mpsc::unbounded_channel();
-        let mut tally = Tally::default();
-        for (at, vote) in self.votes.iter().enumerate() {
-            let (node, error) = (vote.node.topology.name.clone(), Some(silent().into()));
-            tally.0.push(NodeReply { node, granted: false, error });
-            let (reply, sender) = (of(vote.clone(), until), sender.clone());
-            let reply = async move { drop(sender.send((at, reply.await))) };
-            self.wanted.runtime.spawn(reply.instrument(Span::current()));
-        }
-        drop(sender);
+        let silent = |vote: &Arc<Vote>| {
+            let (node, error) = (vote.node.topology().name.clone(), Some(silent().into()));
+            NodeReply { node, granted: false, error }
+        };
+        let mut tally = Tally(self.votes.iter().map(silent).collect());
+        let ask = |(at, vote): (usize, &Arc<Vote>)| {
+            let reply = vote.clone().run(until, what.clone());
+            self.wanted.runtime.spawn(async move { (at, reply.await) }.instrument(Span::current()))
+        };
+        let mut replies: FuturesUnordered<_> = self.votes.iter().enumerate().map(ask).collect();
         let count = async {
-            while let Some((at, reply)) = replies.recv().await {
-                let error =
-                    reply.as_ref().err().map(|error| error.clone().explained(&self.wanted.owner.keys));
-                (tally.0[at].granted, tally.0[at].error) = (reply.unwrap_or(false), error);
+            while let Some(reply) = replies.next().await {
+                let Ok((at, reply)) = reply else { continue }; // its runtime shuts down
+                tally.0[at].granted = matches!(reply, Ok(true));
+                tally.0[at].error = reply.err().map(|error| error.explained(&self.wanted.keys));
                 if is_enough(&tally) {
                     break;
                 }
@@ -260,135 +244,119 @@ impl Votes {
         tally
     }
 
-    /// Asks all nodes once for the lock. Gives their replies, and whether a majority granted in time. Else it ends what they
-    /// gave, which it waits for: the next attempt would find it.
-    async fn attempt(&self, deadline: Option<Instant>) -> (Tally, bool) {
-        let (ttl, fail_fast) = (self.wanted.options.ttl, self.majority.options.fail_fast);
-        let command = Arc::new(self.wanted.owner.lock(self.wanted.mode, &self.wanted.options));
-        self.is_open.store(true, Ordering::Relaxed);
-        let is_enough = |tally: &Tally| tally.is_granted() || fail_fast && tally.is_lost();
-        let tally =
-            self.ask(ttl, deadline, is_enough, |vote, until| vote.take(until, command.clone(), false)).await;
-        if tally.is_granted() && Moment::now().since(self.sent) < self.majority.counted(ttl) {
-            return (tally, true); // the other nodes may still grant
+    /// What a majority says; of one server, what that says.
+    async fn decide(&self, what: &Ask) -> Result<bool> {
+        let began = Instant::now();
+        if self.servers.quorum.is_none() {
+            return self.votes[0].clone().run(began + self.limit(), what.clone()).await;
         }
-        let deadline = deadline.map(|deadline| deadline.max(Instant::now()) + LATE_END);
-        self.ask(ttl, deadline, |_| false, |vote, until| vote.end(until, Duration::ZERO)).await;
-        self.is_open.store(false, Ordering::Relaxed);
-        (tally, false)
+        let tally = self.ask(None, Tally::is_certain, what).await;
+        if tally.is_certain() { Ok(tally.is_granted()) } else { Err(tally.missed(&self.wanted, began)) }
     }
 
-    fn kept(self: Arc<Self>) -> Kept {
-        self.is_open.store(false, Ordering::Relaxed);
-        let (wanted, grant) = (self.wanted.clone(), Grant { fence: 0, from: self.sent });
-        (self, wanted, grant)
+    /// Asks all nodes once for the lock. Gives their replies, and whether a majority granted in time. Else it ends what they
+    /// gave, which it waits for: the next attempt would find it.
+    async fn attempt(&self, sent: Moment, deadline: Option<Instant>) -> (Tally, bool) {
+        let ttl = self.wanted.options.ttl;
+        let fail_fast = self.servers.quorum.as_ref().is_some_and(|quorum| quorum.fail_fast);
+        let take = Ask::Take(Arc::new(self.wanted.lock(ttl)));
+        let mut unended = OnDrop(Some(|| self.leave(None, Duration::ZERO)));
+        let is_enough = |tally: &Tally| tally.is_granted() || fail_fast && tally.is_lost();
+        let tally = self.ask(deadline, is_enough, &take).await;
+        let is_held = tally.is_granted() && Moment::now().since(sent) < self.servers.counted(ttl);
+        if !is_held {
+            let deadline = deadline.map(|deadline| deadline.max(Instant::now()) + LATE_END);
+            self.ask(deadline, |_| false, &Ask::End(None, Duration::ZERO)).await;
+        }
+        unended.0 = None; // if it is held, the other nodes may still grant
+        (tally, is_held)
+    }
+
+    /// Sends one extension, and gives whether the hold is still there. In a quorum the nodes count that still have the hold with
+    /// the fencing token that they gave. All are sent the command that asks for the lock: for the same owner it extends the
+    /// hold, and it brings a node back that has lost it.
+    pub(crate) async fn extend(&self, until: Instant, ttl: Duration, fence: Option<i64>) -> Result<bool> {
+        let wanted = &self.wanted;
+        if let Some(node) = self.servers.single() {
+            return node.extend(until, wanted, ttl, fence).await;
+        }
+        let command = wanted.lock(ttl);
+        self.decide(&Ask::Extend(Arc::new(command))).await
+    }
+
+    /// Releases, or has the hold end after a time, and gives whether it was still there. Without a reply, or if the future is
+    /// dropped, that goes on in the background.
+    pub(crate) async fn end(&self, fence: Option<i64>, after: Duration) -> Result<bool> {
+        self.decide(&Ask::End(fence, after)).await
+    }
+
+    /// The same in the background.
+    pub(crate) fn leave(&self, fence: Option<i64>, after: Duration) {
+        self.votes.iter().for_each(|vote| vote.leave(fence, after));
+    }
+
+    /// The fencing tokens of the nodes of a quorum.
+    pub(crate) fn fences(&self) -> Option<Vec<Option<i64>>> {
+        self.servers.quorum.as_ref().map(|_| self.votes.iter().map(|vote| vote.fence()).collect())
     }
 }
 
-impl Keeper for Votes {
-    /// Counts the nodes that still have the hold with the fencing token that they gave. All are sent the command that asks for
-    /// the lock: for the same owner it extends the hold, and it brings a node back that has lost it.
-    fn extend<'a>(
-        &'a self,
-        _: Instant,
-        wanted: &'a Wanted,
-        by: Extension<'a>,
-    ) -> BoxFuture<'a, Result<Answer, Error>> {
-        async move {
-            let options = Options { ttl: by.ttl, ..by.options.clone() };
-            let (command, sent) = (Arc::new(wanted.owner.lock(wanted.mode, &options)), Moment::now());
-            let extend = |vote: Arc<Vote>, until| vote.extend(until, command.clone());
-            let tally = self.ask(by.ttl, None, Tally::is_certain, extend).await;
-            if tally.is_certain() {
-                return Ok(Answer { number: i64::from(tally.is_granted()), sent, is_alone: true });
-            }
-            Err(tally.missed(wanted, Moment::now().since(sent)))
-        }
-        .boxed()
-    }
-
-    fn end<'a>(
-        self: Arc<Self>,
-        wanted: &'a Wanted,
-        _: Option<i64>,
-        after: Duration,
-    ) -> BoxFuture<'a, Result<bool, Error>> {
-        async move {
-            let (ttl, sent) = (wanted.options.ttl, Moment::now());
-            let end = |vote: Arc<Vote>, until| vote.end(until, after);
-            let tally = self.ask(ttl, None, Tally::is_certain, end).await;
-            if tally.is_certain() {
-                return Ok(tally.is_granted());
-            }
-            Err(tally.missed(wanted, Moment::now().since(sent)))
-        }
-        .boxed()
-    }
-
-    fn leave(self: Arc<Self>, _: &Wanted, _: Option<i64>, after: Duration) {
-        self.votes.iter().for_each(|vote| vote.leave(after));
-    }
-
-    fn fences(&self) -> Option<Vec<Option<i64>>> {
-        let fence = |vote: &Arc<Vote>| Some(vote.fence.load(Ordering::Relaxed)).filter(|fence| *fence != 0);
-        Some(self.votes.iter().map(fence).collect())
-    }
+/// What is asked of one server.
+#[derive(Clone)]
+enum Ask {
+    /// A command that gives a fencing token, or 0.
+    Take(Arc<Cmd>),
+    /// The same command, for a hold.
+    Extend(Arc<Cmd>),
+    /// The end of what has this fencing token, or of whatever the owner has, after a time.
+    End(Option<i64>, Duration),
 }
 
 impl Vote {
-    /// Sends a command that gives a fencing token or 0, until a time.
-    async fn take(
-        self: Arc<Self>,
-        until: Instant,
-        command: Arc<Cmd>,
-        is_reserved: bool,
-    ) -> Result<bool, Error> {
+    fn fence(&self) -> Option<i64> {
+        Some(self.fence.load(Ordering::Relaxed)).filter(|fence| *fence != 0)
+    }
+
+    /// Asks until a time, and gives whether the server granted it.
+    async fn run(self: Arc<Self>, until: Instant, what: Ask) -> Result<bool> {
+        let (command, before, is_reserved) = match &what {
+            Ask::End(fence, after) => return self.end(until, *fence, *after).await,
+            Ask::Take(command) => (command, None, false),
+            Ask::Extend(command) => (command, self.fence(), true),
+        };
         if self.is_asked.swap(true, Ordering::Relaxed) {
             return Err(silent().into()); // the command before has no reply yet
         }
-        let call = Call { is_reserved, until, ..Call::new(self.wanted.owner.key(), &command) };
-        let answer = self.node.number_until(call).await;
+        let call = Call { is_reserved, ..self.wanted.call(command, until) };
+        let answer = self.node.ask(&self.wanted, self.again, call).await;
         self.is_asked.store(false, Ordering::Relaxed);
-        match answer {
-            Ok(answer) => {
-                self.fence.store(answer.number, Ordering::Relaxed);
-                Ok(answer.number > 0)
-            }
-            Err(error) if matches!(error.code(), Some("WRONGMODE" | "NOTHELD" | "WRONGTYPE")) => {
-                self.fence.store(0, Ordering::Relaxed);
-                Ok(false)
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    async fn extend(self: Arc<Self>, until: Instant, command: Arc<Cmd>) -> Result<bool, Error> {
-        let before = self.fence.load(Ordering::Relaxed);
-        match self.clone().take(until, command, true).await {
-            Ok(_) => Ok(before != 0 && self.fence.load(Ordering::Relaxed) == before),
+        let fence = match answer {
+            Ok(answer) => answer.number,
+            Err(Error::WrongMode(_) | Error::NotHeld { .. }) => 0,
+            Err(error) if error.is_another_type() => 0,
             // It gives no new hold, so it has not got this one.
-            Err(Error::Redis(error)) if error.code() == Some("GRACE") => Ok(false),
-            Err(error) => Err(error),
+            Err(Error::Redis(error)) if is_reserved && error.code() == Some("GRACE") => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        self.fence.store(fence, Ordering::Relaxed);
+        Ok(fence > 0 && (!is_reserved || before == Some(fence)))
+    }
+
+    /// Ends the hold, in the background if the server does not reply in time.
+    async fn end(&self, until: Instant, fence: Option<i64>, after: Duration) -> Result<bool> {
+        let mut unanswered = OnDrop(Some(|| self.leave(fence, after)));
+        let wanted = &self.wanted;
+        let (command, _) = wanted.ending(fence.or(self.fence()), after);
+        let answer = self.node.ask(wanted, self.again, wanted.call(&command, until)).await;
+        if !answer.as_ref().is_err_and(Error::passes) {
+            unanswered.0 = None;
         }
+        let (answer, whole) = (answer?, if after.is_zero() { wanted.full.len() } else { 1 });
+        // The server does not remember the end of a token of the program's: of two copies the second finds nothing.
+        Ok(usize::try_from(answer.number) == Ok(whole) || wanted.is_given() && !answer.is_alone)
     }
 
-    fn named(&self) -> Option<i64> {
-        Some(self.fence.swap(0, Ordering::Relaxed)).filter(|fence| *fence != 0)
-    }
-
-    /// Ends the hold at one node, in the background if the node does not reply in time.
-    async fn end(self: Arc<Self>, until: Instant, after: Duration) -> Result<bool, Error> {
-        let owner = &self.wanted.owner;
-        let (command, limit) = ending(owner, self.named(), after);
-        let answer = self.node.number_until(Call { until, ..Call::new(owner.key(), &command) }).await;
-        if answer.as_ref().is_err_and(passes) {
-            self.node.deliver(&self.wanted, command, limit);
-        }
-        Ok(answer?.number > 0)
-    }
-
-    fn leave(&self, after: Duration) {
-        let (command, limit) = ending(&self.wanted.owner, self.named(), after);
-        self.node.deliver(&self.wanted, command, limit);
+    fn leave(&self, fence: Option<i64>, after: Duration) {
+        self.node.leave(&self.wanted, fence.or(self.fence()), after);
     }
 }

@@ -1,26 +1,25 @@
 //! What is wanted: keys, a mode and options.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::ToRedisArgs;
-use tokio::runtime::Handle;
-use tracing::{Instrument, Span, info_span};
+use tracing::{Instrument, info_span};
 
 use crate::errors::Error;
 use crate::hold::Hold;
-use crate::hooks::Waited;
 use crate::info::Mode;
-use crate::keeper::Shared;
+use crate::node::OnDrop;
 use crate::options::{LONGEST, Options, shared_options};
-use crate::protocol::{Owner, Wanted};
+use crate::protocol::Wanted;
+use crate::quorum::Servers;
 
 /// What a [`Locks`](crate::Locks) is asked for. Making one sends nothing, and one may be used many times, by several tasks
 /// at once.
 ///
 /// ```no_run
 /// # async fn example(locks: slock_client::Locks) -> Result<(), slock_client::Error> {
-/// use std::time::Duration;
+/// use std::time::{Duration, Instant};
 ///
 /// let request = locks.read(&["{shop}:stock", "{shop}:prices"]).ttl(Duration::from_secs(5));
 /// let fence = request.run(|hold| async move { hold.fence() }).await?;
@@ -33,7 +32,7 @@ use crate::protocol::{Owner, Wanted};
 #[derive(Clone)]
 #[must_use = "a request does nothing until it is acquired"]
 pub struct Request {
-    shared: Arc<Shared>,
+    servers: Arc<Servers>,
     /// Nobody if not all keys are text.
     keys: Arc<[String]>,
     mode: Mode,
@@ -43,9 +42,9 @@ pub struct Request {
 impl Request {
     shared_options!();
 
-    pub(crate) fn new(shared: &Arc<Shared>, keys: &impl ToRedisArgs, mode: Mode, options: Options) -> Self {
+    pub(crate) fn new(servers: &Arc<Servers>, keys: &impl ToRedisArgs, mode: Mode, options: Options) -> Self {
         let keys = keys.to_redis_args().into_iter().map(String::from_utf8).collect::<Result<_, _>>();
-        Self { shared: shared.clone(), keys: keys.unwrap_or_default(), mode, options: Arc::new(options) }
+        Self { servers: servers.clone(), keys: keys.unwrap_or_default(), mode, options: Arc::new(options) }
     }
 
     pub(crate) fn options_mut(&mut self) -> &mut Options {
@@ -87,15 +86,27 @@ impl Request {
     async fn take(&self, is_try: bool) -> Result<Option<Hold>, Error> {
         self.check()?;
         // `close` waits until what was begun has ended.
-        let _running = self.shared.tracker.token();
+        let _running = self.servers.shared.tracker.token();
         let wanted = self.wanted();
-        let waited = Waited::begin(&self.shared.reporter, &wanted);
-        let acquired = self.shared.backend.acquire(wanted.clone(), is_try);
-        let acquired = self.shared.closing.run_until_cancelled(acquired);
+        let (began, reporter) = (Instant::now(), &self.servers.shared.reporter);
+        let mut cancelled = OnDrop(Some(|| reporter.waited(&wanted, began, "cancelled")));
+        let acquired = async {
+            tokio::select! {
+                biased;
+                () = self.servers.shared.closing.cancelled() => Err(Error::Closed),
+                acquired = self.servers.acquire(&wanted, is_try) => acquired,
+            }
+        };
         let acquired = acquired.instrument(info_span!("slock.acquire", lock = wanted.label())).await;
-        let acquired = acquired.unwrap_or(Err(Error::Closed));
-        waited.end(&acquired);
-        Ok(acquired?.map(|kept| Hold::new(&self.shared, kept)))
+        cancelled.0 = None;
+        let outcome = match &acquired {
+            Ok(Some(_)) => "granted",
+            Ok(None) => "refused",
+            Err(Error::TimedOut { .. }) => "timed out",
+            Err(error) => error.name(),
+        };
+        reporter.waited(&wanted, began, outcome);
+        Ok(acquired?.map(Hold::new))
     }
 
     /// Runs the work under the lock: it waits as [`acquire`](Request::acquire), runs the work, and releases. The work gets the
@@ -109,10 +120,11 @@ impl Request {
     where
         F: Future<Output = T>,
     {
+        let hold = Arc::new(self.acquire().await?);
         // It ends with this future, even if the program keeps another reference to the hold.
-        let block = Block(Arc::new(self.acquire().await?));
-        let result = block.0.run(work(block.0.clone())).await?;
-        match block.0.release().await {
+        let _block = OnDrop(Some(|| hold.inner.leave()));
+        let result = hold.run(work(hold.clone())).await?;
+        match hold.release().await {
             Err(loss @ Error::Lost { .. }) => Err(loss),
             _ => Ok(result),
         }
@@ -128,33 +140,23 @@ impl Request {
         if self.options.token.is_none() {
             return Err(Error::Invalid("adopt needs an owner token".into()));
         }
-        let kept = self.shared.backend.adopt(self.wanted()).await?;
-        Ok(Hold::new(&self.shared, kept))
+        let kept = self.servers.adopt(&self.wanted()).await?;
+        Ok(Hold::new(kept))
     }
 
     /// Releases what the owner token holds.
     pub(crate) async fn release(&self) -> Result<usize, Error> {
         self.check()?;
-        self.shared.backend.release(self.wanted()).await
+        self.servers.release(&self.wanted()).await
     }
 
     fn wanted(&self) -> Arc<Wanted> {
-        let owner = Owner::new(&self.keys, &self.shared.settings.prefix, self.options.token.as_deref());
-        let (options, runtime, span) = (self.options.clone(), Handle::current(), Span::current());
-        Arc::new(Wanted { owner, mode: self.mode, options, runtime, span })
+        Arc::new(Wanted::new(&self.keys, &self.servers.shared.settings.prefix, self.mode, &self.options))
     }
 
     fn check(&self) -> Result<(), Error> {
         self.options.check(&self.keys, self.mode)?;
-        self.shared.backend.check(self.options.ttl)?;
-        self.shared.unless_closed()
-    }
-}
-
-struct Block(Arc<Hold>);
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        self.0.inner.leave();
+        self.servers.check(self.options.ttl)?;
+        self.servers.shared.unless_closed()
     }
 }

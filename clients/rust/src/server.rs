@@ -4,20 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::options::Poll;
-use crate::transport::Transport;
+use crate::transport::{Events, Transport};
+
+/// Makes the transport, which tells what happens to channels.
+pub(crate) type Make = Box<dyn FnOnce(Events) -> Arc<dyn Transport> + Send + Sync>;
 
 /// Where the locks are: what the program has of the redis crate. See [`Locks::new`](crate::Locks::new).
-pub struct Server(pub(crate) Place);
-
-pub(crate) enum Place {
-    /// One server, a primary that Sentinel names, or a cluster.
-    One(Arc<dyn Transport>),
-    Quorum(Quorum),
+pub struct Server {
+    /// One server, a primary that Sentinel names, or a cluster; or those of a quorum.
+    pub(crate) nodes: Vec<Make>,
+    pub(crate) quorum: Option<Quorum>,
 }
 
 impl Server {
-    pub(crate) fn over(transport: impl Transport + 'static) -> Self {
-        Self(Place::One(Arc::new(transport)))
+    pub(crate) fn over<T: Transport + 'static>(
+        make: impl FnOnce(Events) -> T + Send + Sync + 'static,
+    ) -> Self {
+        Self { nodes: vec![Box::new(|events| Arc::new(make(events)))], quorum: None }
     }
 }
 
@@ -42,7 +45,7 @@ impl Server {
 /// # }
 /// ```
 pub struct Quorum {
-    pub(crate) servers: Vec<Server>,
+    nodes: Vec<Make>,
     pub(crate) node_timeout: Option<Duration>,
     pub(crate) drift_factor: f64,
     pub(crate) fail_fast: bool,
@@ -53,8 +56,9 @@ impl Quorum {
     /// A quorum of these servers, with the defaults of all options.
     pub fn new(servers: impl IntoIterator<Item = impl Into<Server>>) -> Self {
         let poll = Poll::exponential(Duration::from_millis(20), Duration::from_millis(250));
-        let servers = servers.into_iter().map(Into::into).collect();
-        Self { servers, node_timeout: None, drift_factor: 0.01, fail_fast: false, poll }
+        let servers = servers.into_iter().map(Into::into).filter(|server| server.quorum.is_none());
+        let nodes = servers.flat_map(|server| server.nodes).collect();
+        Self { nodes, node_timeout: None, drift_factor: 0.01, fail_fast: false, poll }
     }
 
     /// How long one node is waited for. By default a twentieth of the ttl, at least 50 ms and at most `retry_for`. It is
@@ -84,7 +88,7 @@ impl Quorum {
 }
 
 impl From<Quorum> for Server {
-    fn from(quorum: Quorum) -> Self {
-        Self(Place::Quorum(quorum))
+    fn from(mut quorum: Quorum) -> Self {
+        Self { nodes: std::mem::take(&mut quorum.nodes), quorum: Some(quorum) }
     }
 }

@@ -32,7 +32,7 @@ use redis::{Arg, Cmd, RedisError, Value, make_extension_error};
 
 use crate::memory::State;
 use crate::server::Server;
-use crate::transport::{Call, Events, Reply, Topology, Transport};
+use crate::transport::{Call, Event, Events, Reply, Take, Topology, Transport};
 
 /// A server in memory. Clones are the same server, and several [`Locks`](crate::Locks) may share it.
 #[derive(Clone, Default)]
@@ -41,7 +41,7 @@ pub struct MemoryServer(Arc<Mutex<Served>>);
 #[derive(Default)]
 struct Served {
     state: State,
-    audience: Vec<Weak<dyn Events>>,
+    audience: Vec<Weak<Take>>,
     is_down: bool,
     timer: Option<tokio::task::JoinHandle<()>>,
 }
@@ -61,7 +61,7 @@ impl MemoryServer {
     /// Ends all holds of the key, as if it had been deleted. Their owners learn of it at once.
     pub fn lose(&self, key: &str) {
         self.change(|state| state.delete(key));
-        self.tell(|events| events.missed());
+        self.tell(|| Event::Missed);
     }
 
     /// Has all calls fail from now on, as if no connection could be made; or succeed again.
@@ -101,7 +101,7 @@ impl MemoryServer {
         self.schedule(&mut served);
         drop(served);
         for message in messages {
-            self.tell(|events| events.heard(message.as_bytes()));
+            self.tell(|| Event::Heard(message.as_bytes()));
         }
         result
     }
@@ -122,15 +122,31 @@ impl MemoryServer {
         }
     }
 
-    fn tell(&self, event: impl Fn(&dyn Events)) {
-        let audience: Vec<_> = self.served().audience.iter().filter_map(Weak::upgrade).collect();
-        audience.iter().for_each(|events| event(&**events));
+    fn tell<'a>(&self, event: impl Fn() -> Event<'a>) {
+        let audience: Vec<Events> = self.served().audience.iter().filter_map(Weak::upgrade).collect();
+        audience.iter().for_each(|events| events(event()));
     }
 }
 
 impl From<MemoryServer> for Server {
     fn from(server: MemoryServer) -> Self {
-        Self::over(server)
+        Self::over(|events| Connection::new(server, events))
+    }
+}
+
+/// What one `Locks` has of the server.
+pub(crate) struct Connection {
+    pub(crate) server: MemoryServer,
+    _events: Events,
+}
+
+impl Connection {
+    pub(crate) fn new(server: MemoryServer, events: Events) -> Self {
+        let mut served = server.served();
+        served.audience.retain(|events| events.strong_count() > 0);
+        served.audience.push(Arc::downgrade(&events));
+        drop(served);
+        Self { server, _events: events }
     }
 }
 
@@ -142,22 +158,17 @@ pub(crate) fn words(command: &Cmd) -> Vec<String> {
     command.args_iter().map(text).collect()
 }
 
-impl Transport for MemoryServer {
-    fn start(&self, events: Weak<dyn Events>) {
-        let mut served = self.served();
-        served.audience.retain(|events| events.strong_count() > 0);
-        served.audience.push(events);
-    }
-
+impl Transport for Connection {
     fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Reply, RedisError>> {
         async move {
-            if self.served().is_down {
+            if self.server.served().is_down {
                 let refused =
                     std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused");
                 return Err(refused.into());
             }
-            let run =
-                |command: &Cmd| self.command(&words(command).iter().map(String::as_str).collect::<Vec<_>>());
+            let run = |command: &Cmd| {
+                self.server.command(&words(command).iter().map(String::as_str).collect::<Vec<_>>())
+            };
             let value = run(call.command)?;
             let then = call.then.map_or(Ok(Value::Nil), |(then, _)| run(then))?;
             Ok(Reply { value, then, is_alone: true })
@@ -166,7 +177,7 @@ impl Transport for MemoryServer {
     }
 
     fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, Result<(), RedisError>> {
-        self.served().state.channels.insert(channel.to_owned());
+        self.server.served().state.channels.insert(channel.to_owned());
         async { Ok(()) }.boxed()
     }
 

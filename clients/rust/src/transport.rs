@@ -1,6 +1,6 @@
 //! The one interface to clients of the redis crate: commands that have replies, and channels that have messages.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
@@ -8,11 +8,9 @@ use redis::{Cmd, RedisError, RedisResult, Value};
 
 /// How long a connection may say nothing. Then the command is sent again, over another one.
 pub(crate) const SILENCE: Duration = Duration::from_millis(800);
+
 /// What a `Locks` needs of a client of the redis crate.
 pub(crate) trait Transport: Send + Sync {
-    /// Notes who learns of messages. Each `Locks` calls it before anything else.
-    fn start(&self, events: Weak<dyn Events>);
-
     /// Sends a command, perhaps more than once. It returns soon after `until`, and what was sent may be carried out later. An
     /// error without a code means that there was no reply.
     fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>>;
@@ -26,29 +24,18 @@ pub(crate) trait Transport: Send + Sync {
     fn close(&self);
 }
 
-/// What happens to channels. The methods must not block.
-pub(crate) trait Events: Send + Sync {
-    fn heard(&self, payload: &[u8]);
+/// What happens to channels.
+pub(crate) enum Event<'a> {
+    /// The payload of a message.
+    Heard(&'a [u8]),
     /// Messages may have been missed, and the subscriptions may be gone. If servers can be replaced, the primary may be another
     /// one.
-    fn missed(&self);
+    Missed,
 }
 
-/// Who learns of messages, once that is known.
-#[derive(Clone, Default)]
-pub(crate) struct Audience(Arc<OnceLock<Weak<dyn Events>>>);
-
-impl Audience {
-    pub(crate) fn set(&self, events: Weak<dyn Events>) {
-        let _ = self.0.set(events);
-    }
-
-    pub(crate) fn tell(&self, event: impl FnOnce(&dyn Events)) {
-        if let Some(events) = self.0.get().and_then(Weak::upgrade) {
-            event(&*events);
-        }
-    }
-}
+/// Takes what happens to channels. It must not block.
+pub(crate) type Take = dyn Fn(Event<'_>) + Send + Sync;
+pub(crate) type Events = Arc<Take>;
 
 /// What a transport sends.
 #[derive(Clone, Copy)]
@@ -65,8 +52,8 @@ pub(crate) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new(key: &'a str, command: &'a Cmd) -> Self {
-        Self { key: Some(key), command, then: None, is_reserved: false, until: Instant::now() + SILENCE }
+    pub(crate) fn new(key: &'a str, command: &'a Cmd, until: Instant) -> Self {
+        Self { key: Some(key), command, then: None, is_reserved: false, until }
     }
 }
 

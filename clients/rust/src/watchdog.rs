@@ -1,8 +1,9 @@
 //! Has holds looked after: one thread of the process has those renewed that are due, each on the runtime that acquired it,
 //! and has those ended whose time is over.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, Weak};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -15,6 +16,8 @@ pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// A hold, as it is looked after. What takes time it does on its own runtime.
 pub(crate) trait Watched: Send + Sync {
+    /// The `Locks` that it is of.
+    fn locks(&self) -> u64;
     /// Renews it if that is due, and ends it if its time is over.
     fn look(self: Arc<Self>);
     /// Asks the server whether it has the hold.
@@ -23,39 +26,17 @@ pub(crate) trait Watched: Send + Sync {
     fn close(self: Arc<Self>) -> BoxFuture<'static, Result<(), Error>>;
 }
 
-/// The holds of one `Locks`.
-#[derive(Default)]
-pub(crate) struct Holds(Mutex<HashMap<u64, Weak<dyn Watched>>>);
+/// When something of a hold is due, and the number of the hold.
+pub(crate) type Due = (Moment, u64);
 
-impl Holds {
-    pub(crate) fn add(&self, id: u64, hold: &Arc<dyn Watched>) {
-        self.0.lock().expect("nothing panics here").insert(id, Arc::downgrade(hold));
-    }
-
-    pub(crate) fn remove(&self, id: u64) {
-        self.0.lock().expect("nothing panics here").remove(&id);
-    }
-
-    pub(crate) fn list(&self) -> Vec<Arc<dyn Watched>> {
-        self.0.lock().expect("nothing panics here").values().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Extends all holds: the primary may be another one, which has not all of them.
-    pub(crate) fn confirm(&self) {
-        self.list().into_iter().for_each(|hold| hold.confirm());
-    }
-}
-
-/// What is due when, of all holds of the process that are renewed.
-#[derive(Default)]
 struct Watchdog {
-    due: Mutex<Due>,
+    live: Mutex<Live>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct Due {
-    holds: BTreeMap<(Moment, u64), Weak<dyn Watched>>,
+struct Live {
+    holds: BTreeMap<Due, Weak<dyn Watched>>,
     /// When the thread looks next, unless it is woken.
     next: Moment,
 }
@@ -63,38 +44,51 @@ struct Due {
 static WATCHDOG: LazyLock<Watchdog> = LazyLock::new(|| {
     let thread = std::thread::Builder::new().name("slock-watchdog".into());
     thread.spawn(|| WATCHDOG.run()).expect("the system has a thread for the library");
-    Watchdog::default()
+    Watchdog { live: Mutex::default(), wake: Condvar::new() }
 });
 
-/// Notes when a hold is due next, instead of before.
-pub(crate) fn watch(id: u64, before: Moment, at: Moment, hold: &Arc<dyn Watched>) {
-    let mut due = WATCHDOG.due.lock().expect("nothing panics here");
-    due.holds.remove(&(before, id));
-    due.holds.insert((at, id), Arc::downgrade(hold));
-    if at < due.next {
+/// Another number for each call.
+pub(crate) fn number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Has a live hold looked at when something is due, instead of before.
+pub(crate) fn watch(before: Due, due: Due, hold: Weak<dyn Watched>) {
+    let mut live = WATCHDOG.live();
+    live.holds.remove(&before);
+    live.holds.insert(due, hold);
+    if due.0 < live.next {
         WATCHDOG.wake.notify_one();
     }
 }
 
-pub(crate) fn unwatch(id: u64, at: Moment) {
-    WATCHDOG.due.lock().expect("nothing panics here").holds.remove(&(at, id));
+pub(crate) fn unwatch(due: Due) {
+    WATCHDOG.live().holds.remove(&due);
+}
+
+/// The live holds of a `Locks`.
+pub(crate) fn holds(locks: u64) -> Vec<Arc<dyn Watched>> {
+    let all: Vec<_> = WATCHDOG.live().holds.values().filter_map(Weak::upgrade).collect();
+    all.into_iter().filter(|hold| hold.locks() == locks).collect()
 }
 
 impl Watchdog {
+    fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().expect("nothing panics here")
+    }
+
     fn run(&self) -> ! {
-        let mut due = self.due.lock().expect("nothing panics here");
+        let mut live = self.live();
         loop {
             let now = Moment::now();
-            let later = due.holds.split_off(&(now, u64::MAX));
-            for hold in
-                std::mem::replace(&mut due.holds, later).into_values().filter_map(|hold| hold.upgrade())
-            {
+            for hold in live.holds.range(..=(now, u64::MAX)).filter_map(|(_, hold)| hold.upgrade()) {
                 hold.look();
             }
-            let first = due.holds.first_key_value().map_or(Moment::NEVER, |((at, _), _)| *at);
-            due.next = first.min(now.after(LONGEST_SLEEP));
-            let sleep = due.next.since(now);
-            due = self.wake.wait_timeout(due, sleep).expect("nothing panics here").0;
+            let later = live.holds.range((now, u64::MAX)..).next();
+            live.next = later.map_or(Moment::NEVER, |((at, _), _)| *at).min(now.after(LONGEST_SLEEP));
+            let sleep = live.next.since(now);
+            live = self.wake.wait_timeout(live, sleep).expect("nothing panics here").0;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the program gives: clients and connections of the redis crate; and programs without async.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -69,6 +69,23 @@ async fn a_connection_of_the_programs_that_is_blocked() {
     hold.release().await.unwrap();
     locks.write("k").run(|_| async {}).await.unwrap();
     blocked.abort();
+}
+
+/// WAIT blocks its connection, so no other call uses it meanwhile; the next call does.
+#[tokio::test]
+async fn calls_that_wait_for_replicas_share_a_connection() {
+    let server = Server::start().await;
+    let request = server.locks().write("k").min_replicas(1).replica_timeout(Duration::from_millis(5));
+    let mut used = HashSet::new();
+    for _ in 0..10 {
+        let error = request.try_acquire().await.unwrap_err();
+        assert!(matches!(error, Error::TooFewReplicas { .. }), "{error:?}");
+        server.is_empty().await; // it is released
+        let clients: String = server.ask("CLIENT LIST").await;
+        let waited = clients.lines().filter(|client| client.contains(" cmd=wait "));
+        used.extend(waited.map(|client| client.split(' ').next().unwrap().to_owned()));
+    }
+    assert_eq!(used.len(), 1, "{used:?}");
 }
 
 /// Many threads of a program without async.

@@ -1,6 +1,6 @@
 //! Tests of parts, over a server in memory whose replies and messages may be lost or late.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -12,49 +12,52 @@ use crate::clock::Moment;
 use crate::protocol::message;
 use crate::server::Server;
 use crate::slot::{slot, tag_for};
-use crate::testing::{MemoryServer, words};
-use crate::transport::{Call, Events, Reply, Topology, Transport};
+use crate::testing::{Connection, MemoryServer, words};
+use crate::transport::{Call, Reply, Topology, Transport};
 use crate::{Error, Hold, Locks, Mode, Quorum};
 
 /// Gives the reply to a command instead of the server, or nothing.
 type Instead = Box<dyn Fn(&Cmd) -> Option<RedisResult<Value>> + Send + Sync>;
 
 struct Filter {
-    server: MemoryServer,
+    connection: Connection,
     instead: Mutex<Instead>,
 }
 
 impl Filter {
     fn new(instead: impl Fn(&Cmd) -> Option<RedisResult<Value>> + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { server: MemoryServer::new(), instead: Mutex::new(Box::new(instead)) })
+        let connection = Connection::new(MemoryServer::new(), Arc::new(|_| {})); // no message arrives
+        Arc::new(Self { connection, instead: Mutex::new(Box::new(instead)) })
     }
 
     fn locks(self: &Arc<Self>) -> Locks {
-        Locks::new(Server::over(self.clone()))
+        Locks::new(self.server())
+    }
+
+    fn server(self: &Arc<Self>) -> Server {
+        let filter = self.clone();
+        Server::over(|_| filter)
     }
 }
 
 impl Transport for Arc<Filter> {
-    /// No message arrives.
-    fn start(&self, _: Weak<dyn Events>) {}
-
     fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>> {
         let instead = (self.instead.lock().unwrap())(call.command);
         async move {
             match instead {
                 Some(reply) => Ok(Reply { value: reply?, then: Value::Nil, is_alone: true }),
-                None => self.server.call(call).await,
+                None => self.connection.call(call).await,
             }
         }
         .boxed()
     }
 
     fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, RedisResult<()>> {
-        self.server.listen(channel)
+        self.connection.listen(channel)
     }
 
     fn topology(&self) -> Topology {
-        Topology { is_failover: false, ..self.server.topology() }
+        Topology { is_failover: false, ..self.connection.topology() }
     }
 
     fn close(&self) {}
@@ -69,7 +72,7 @@ fn is(command: &Cmd, name: &str) -> bool {
 async fn a_message_that_is_lost() {
     let filter = Filter::new(|_| None);
     // So it is sent again after at most 250 ms.
-    let locks = Locks::builder(Server::over(filter.clone())).retry_wait_for(Duration::from_secs(1)).build();
+    let locks = Locks::builder(filter.server()).retry_wait_for(Duration::from_secs(1)).build();
     let first = locks.write("k").acquire().await.unwrap();
     let request = locks.write("k");
     let second = tokio::spawn(async move { request.acquire().await });
@@ -90,12 +93,12 @@ async fn a_request_that_is_late() {
         let lost = std::io::Error::new(std::io::ErrorKind::TimedOut, "lost").into();
         is(command, "SLOCK.LOCK").then(|| *kept.lock().unwrap() = Some(words(command))).map(|()| Err(lost))
     });
-    let locks = Locks::builder(Server::over(filter.clone())).retry_for(Duration::from_millis(5)).build();
+    let locks = Locks::builder(filter.server()).retry_for(Duration::from_millis(5)).build();
     let error = locks.write("k").acquire().await.unwrap_err();
     assert!(matches!(error, Error::NoAnswer { .. }), "{error:?}");
     locks.close().await; // waits for the end
     let words = late.lock().unwrap().take().expect("the request was sent");
-    let reply = filter.server.command(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let reply = filter.connection.server.command(&words.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(reply.unwrap_err().code(), Some("REFUSED"));
 }
 
@@ -124,9 +127,9 @@ async fn a_reply_counts_for_the_fence_that_it_names() {
 #[tokio::test]
 async fn validity() {
     let (locks, ttl) = (Locks::new(MemoryServer::new()), Duration::from_secs(10));
-    assert_eq!(locks.shared.backend.counted(ttl), Duration::from_millis(10_000 - 11));
+    assert_eq!(locks.servers.counted(ttl), Duration::from_millis(10_000 - 11));
     let quorum = Locks::new(Quorum::new([MemoryServer::new()]));
-    assert_eq!(quorum.shared.backend.counted(ttl), Duration::from_millis(10_000 - 102));
+    assert_eq!(quorum.servers.counted(ttl), Duration::from_millis(10_000 - 102));
     let hold = locks.write("k").ttl(Duration::from_secs(3600)).acquire().await.unwrap();
     hold.extend(ttl).await.unwrap();
     assert!(hold.remaining() > Duration::from_secs(3500));
