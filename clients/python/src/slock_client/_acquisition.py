@@ -11,12 +11,12 @@ from typing import Any, Literal, NamedTuple
 
 from slock_client import info
 from slock_client._clock import now
-from slock_client._ends import AFTER_ERRORS
 from slock_client._listener import AGAIN, CLOSED, Ticket
 from slock_client._options import Options
 from slock_client._protocol import SERVER_WAIT, Owner, explained, more_telling, no_answer, passes, short, waiting
-from slock_client._server import Server
-from slock_client._transport import Call, NoReply, ServerError
+from slock_client._server import AFTER_ERRORS, Server
+from slock_client._settings import Settings
+from slock_client._transport import Call, NoReply, Runtime, ServerError
 from slock_client.errors import ClosedError, SlockError, TimedOutError
 from slock_client.polling import Exponential, Strategy
 
@@ -26,20 +26,6 @@ _LATE_MESSAGE = 0.05  # the same for the message that says so
 _SUBSCRIBING = 0.1  # seconds for which the confirmation of a new channel is waited for
 _HOLDERS_REPLY = 0.25  # seconds for which a call that has timed out waits to learn who has the lock
 _POLLING = Exponential(0.02, 1)  # of a request that cannot wait by a message
-
-COUNTED_LESS = 0.001  # the part of a ttl that does not count, since a clock that is slewed runs up to 500 ppm fast
-
-
-def counted(ttl: float) -> float:
-    """The part of a ttl that counts for the validity. The server counts in milliseconds."""
-    return ttl - ttl * COUNTED_LESS - 0.001
-
-
-class Limits(NamedTuple):
-    """How long a request goes on without a reply, in seconds: if there never was one, and after one."""
-
-    retry_for: float
-    retry_wait_for: float
 
 
 class Grant(NamedTuple):
@@ -54,9 +40,12 @@ Outcome = Grant | Literal["again", "poll", "refused"]
 class Acquisition:
     """One use of a request, or a change of mode that may have to wait, at a server or a quorum."""
 
-    def __init__(self, options: Options, limits: Limits, is_try: bool, polling: Strategy = _POLLING) -> None:
+    owner: Owner
+    keeper: Any  # where the hold is, if it was granted
+
+    def __init__(self, io: Runtime, settings: Settings, options: Options, is_try: bool, polling: Strategy) -> None:
         self.began = now()
-        self.options, self.limits, self._polling = options, limits, polling
+        self.io, self.settings, self.options, self.is_try, self._polling = io, settings, options, is_try, polling
         self.once = is_try or options.wait == 0  # a refusal ends it
         self.deadline = float("inf") if self.once or options.wait is None else self.began + options.wait
         self.contact: float | None = None  # when the server last replied
@@ -72,11 +61,21 @@ class Acquisition:
         """The error of an acquisition that is over, because others have the lock, or without a reply."""
         raise NotImplementedError
 
-    async def pause(self, duration: float) -> None:
-        raise NotImplementedError
+    def leave(self, is_granted: bool) -> None:
+        """Sees to it that nothing is left that was not granted."""
 
     async def run(self) -> Grant | None:
-        """Sends the request until it is granted or over. `None`: it was sent once, and others have the lock."""
+        """Sends the request until it is granted or over. `None`: a try was refused."""
+        grant = None
+        try:
+            grant = await self._repeat()
+        finally:
+            self.leave(grant is not None)
+        if grant is None and not self.is_try:
+            raise await self.failure(True)
+        return grant
+
+    async def _repeat(self) -> Grant | None:
         while True:
             await self._end_if_over()
             pause: float | None = 0.0
@@ -84,7 +83,7 @@ class Acquisition:
                 outcome = await self.attempt()
             except (NoReply, ServerError) as error:
                 if not passes(error):
-                    raise explained(error, self.names()) from error.__cause__
+                    raise explained(error, self.owner.names) from error.__cause__
                 self.last = more_telling(self.last, error)
                 pause = AFTER_ERRORS.pause(self._failures)
                 self._failures += 1
@@ -99,10 +98,7 @@ class Acquisition:
             if pause is None:
                 raise await self.failure(self.last is None)
             if pause:
-                await self.pause(min(pause, max(0.0, min(self.limit(), self.deadline) - now())))
-
-    def names(self) -> tuple[str, ...]:
-        raise NotImplementedError
+                await self.io.pause(min(pause, max(0.0, min(self.limit(), self.deadline) - now())))
 
     def note_reply(self) -> None:
         self.contact, self.last, self._failures = now(), None, 0
@@ -110,8 +106,8 @@ class Acquisition:
     def limit(self) -> float:
         """Until when the server has to reply."""
         if self.contact is None or self.once:
-            return self.began + self.limits.retry_for
-        return self.contact + self.limits.retry_wait_for
+            return self.began + self.settings.retry_for
+        return self.contact + self.settings.retry_wait_for
 
     async def _end_if_over(self) -> None:
         if self.is_closed:
@@ -122,49 +118,46 @@ class Acquisition:
 
 
 class Request(Acquisition):
-    """An acquisition at a server. If something of it may be left there, `is_open` is true."""
+    """An acquisition at a server."""
 
-    def __init__(
-        self, server: Server, owner: Owner, call: Call, options: Options, limits: Limits, is_try: bool
-    ) -> None:
-        super().__init__(options, limits, is_try)
-        self._server, self._owner, self._call = server, owner, call
+    def __init__(self, server: Server, owner: Owner, call: Call, options: Options, is_try: bool = False) -> None:
+        super().__init__(server.io, server.settings, options, is_try, _POLLING)
+        self.keeper, self.owner, self._call = server, owner, call
+        self._server = server
         self._waits = False  # others had the lock, so it waits by a message from now on
         self._ticket: Ticket | None = None  # by which its last copy waits
         self._sent = 0.0  # before the last copy was sent that was answered null
         self._ends = float("inf")  # when the wait of that copy ends on the server, at the earliest
         self._is_loose = False  # a copy of it may be on its way to the server
-        self.is_queued = False  # it waits on the server, or is held
+        self._is_queued = False  # it waits on the server, or is held
 
     @property
     def is_open(self) -> bool:
-        return self._is_loose or self.is_queued
+        """Whether something of it may be left on the server."""
+        return self._is_loose or self._is_queued
 
-    def names(self) -> tuple[str, ...]:
-        return self._owner.names
+    def leave(self, is_granted: bool) -> None:
+        self.forget()
+        if not is_granted and self.is_open:
+            self._server.drop(self.owner, 0)
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """Ends the wait of an upgrade whose hold is over."""
         self.is_closed = True
-        ticket = self._ticket
-        if ticket is not None:
-            ticket.mailbox.put(CLOSED)
+        if self._ticket is not None:
+            self._ticket.mailbox.put(CLOSED)
 
     def forget(self) -> None:
-        """Has to be called at the end."""
         if self._ticket is not None:
             self._server.listener.tickets.pop(self._ticket.tag, None)
             self._ticket = None
 
-    async def pause(self, duration: float) -> None:
-        await self._server.io.pause(duration)
-
     async def failure(self, is_timed_out: bool) -> SlockError:
-        waited = now() - self.began
+        waited, names = now() - self.began, self.owner.names
         if not is_timed_out:
-            return no_answer(self.names(), waited, self.last)
-        holders = await info.holders_of(self._server.replies, self._owner.questions(), _HOLDERS_REPLY)
-        return TimedOutError(f"timed out after {short(waited)}", self.names(), holders)
+            return no_answer(names, waited, self.last)
+        holders = await info.holders_of(self._server.replies, self.owner.questions(), _HOLDERS_REPLY)
+        return TimedOutError(f"timed out after {short(waited)}", names, holders)
 
     async def attempt(self) -> Outcome:
         channel = "" if self.once else await self._channel()
@@ -172,20 +165,22 @@ class Request(Acquisition):
         if channel and self._ticket:
             wait = min(SERVER_WAIT, max(self.deadline - now(), 0.001))
             call = waiting(call, wait, channel, self._ticket.tag)
-        until = min(self.limit(), now() + self.limits.retry_for, self.deadline + _LATE_REPLY)
+        # If this process was late, the server gets the time for a reply all the same.
+        limit = max(self.limit(), now() + _LATE_REPLY)
+        until = min(limit, now() + self.settings.retry_for, self.deadline + _LATE_REPLY)
         was_loose, self._is_loose = self._is_loose, True
         try:
             answer = await self._server.number(call, until)
         except ServerError as error:
             self._is_loose, self.contact = was_loose, now()
-            if channel and self._server.listener.has_failed(self._owner.keys[0], channel, error):
+            if channel and self._server.listener.has_failed(self.owner.keys[0], channel, error):
                 return "again"
             if error.code == "NOSUBSCRIBER" and self._ticket:  # it is confirmed soon
                 self.note_reply()
                 await self._hear(_SUBSCRIBING * random.uniform(1, 5))
                 return "again"
             raise
-        self.is_queued = bool(answer.number or channel)
+        self._is_queued = bool(answer.number or channel)
         self._is_loose = was_loose
         if answer.number:
             return await self._confirm(answer.number, answer.sent, False)
@@ -203,7 +198,7 @@ class Request(Acquisition):
     async def _channel(self) -> str:
         """The channel to wait by. A request that has not been refused waits only if there is one already. If it is new,
         the confirmation of the server is waited for, but not for long."""
-        listener, key = self._server.listener, self._owner.keys[0]
+        listener, key = self._server.listener, self.owner.keys[0]
         self.forget()  # a message that is late may tell of a hold that ended before this copy is sent
         if self._waits:
             self._ticket = listener.ticket(key)
@@ -223,7 +218,7 @@ class Request(Acquisition):
 
     async def _await(self) -> Outcome:
         """Waits for the message of a request that is in the queue."""
-        pause = min(_SEND_AGAIN * random.uniform(0.8, 1), self.limits.retry_wait_for / 4)
+        pause = min(_SEND_AGAIN * random.uniform(0.8, 1), self.settings.retry_wait_for / 4)
         message = await self._hear(min(pause, self.deadline - now() + _LATE_MESSAGE))
         if message in (None, AGAIN, CLOSED):
             return "again"
@@ -233,7 +228,7 @@ class Request(Acquisition):
             return await self._confirm(message, self._sent, True)
         # The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator has
         # withdrawn the request.
-        self.is_queued = False
+        self._is_queued = False
         if now() < self._ends:
             raise await self.failure(True)
         return "again"
@@ -245,25 +240,7 @@ class Request(Acquisition):
             self.contact = self.began
         since, ttl = now() - sent, self.options.ttl
         is_sure = not is_by_message or (since <= ttl / 3 and not self._server.transport.has_failover)
-        if not self.options.min_replicas and is_sure and since < counted(ttl):
+        if not self.options.min_replicas and is_sure and since < self.settings.counted(ttl):
             return Grant(fence, sent)
-        answer = await self._server.extend(self._owner, ttl, fence, self.options, now() + self.limits.retry_for)
-        if not answer.number:
-            return "again"  # it is over by now
-        return Grant(fence, answer.sent)
-
-
-async def acquire(server: Server, owner: Owner, call: Call, options: Options, limits: Limits, is_try: bool) -> Any:
-    """The grant, or `None` if it was refused. Whatever else ends it, nothing is left on the server."""
-    request = Request(server, owner, call, options, limits, is_try)
-    is_done = False
-    try:
-        grant = await request.run()
-        if grant is None and not is_try:
-            raise await request.failure(True)
-        is_done = grant is not None
-        return grant
-    finally:
-        request.forget()
-        if not is_done and request.is_open:
-            server.ends.add(owner.end(0))
+        answer = await self._server.extend(self.owner, ttl, fence, self.options, now() + self.settings.retry_for)
+        return Grant(fence, answer.sent) if answer.number else "again"  # it is over by now

@@ -155,14 +155,14 @@ class DropIn:
     async def _set_ttl(self, ttl: float, verb: str) -> None:
         """As the library does it, also to less. A time to live that comes to nothing ends the hold."""
         hold, token, locks = self.local.hold, self.local.token, self._locks()
-        owner, fence = Owner((self._key,), locks._settings.prefix, self._text(token)), 0
+        owner, fence = Owner((self._key,), locks._settings.prefix, Options(token=self._text(token))), 0
         lease = None if hold is None else hold._lease
         if lease is not None:
             fence = lease.fence
             lease.until = min(lease.until, now() + ttl)
         engine = locks._engine()
         call = owner.end(fence) if ttl < 0.001 else owner.extend(ttl, fence, only_lengthens=False)
-        answer = await self._replied(engine.servers[0].ask, (self._key,), locks._limits.retry_for, call)
+        answer = await self._replied(engine.servers[0].ask, (self._key,), locks._settings.retry_for, call)
         if not answer.number and (ttl >= 0.001 or answer.copies == 1):
             raise self._not_owned(verb)
         if lease is not None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
-from slock_client._acquisition import Limits
 from slock_client._clock import now
 from slock_client._engine import Engine
 from slock_client._lease import Keeper, Lease, reference
 from slock_client._mode import Downgrade, Upgrade
 from slock_client._options import Duration, Mode, check_ttl, seconds
 from slock_client._quorum import Votes
+from slock_client._settings import Settings
 from slock_client.errors import LostError, NoAnswerError, NotHeldError, QuorumMissedError, Reason, TimedOutError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Home(Protocol):
     """The `Locks` of a hold."""
 
-    _limits: Limits
+    _settings: Settings
 
     def _engine(self) -> Engine: ...
 
@@ -54,7 +54,7 @@ class HoldBase:
     @property
     def metadata(self) -> str:
         """The text that `SLOCK.INFO` shows."""
-        return self._lease.metadata
+        return self._lease.owner.metadata
 
     @property
     def label(self) -> str:
@@ -105,7 +105,7 @@ class HoldBase:
         try:
             was_held = await self._keeper().end(lease.owner, lease.named(), after)
         except (NoAnswerError, QuorumMissedError, TimedOutError) as error:
-            lease.report.release_failed(lease.context, lease.label, lease.owner.names, error)
+            lease.tell_release_failed(error)
             raise
         if not was_held:
             raise lease.find_gone()
@@ -134,7 +134,7 @@ class HoldBase:
         async def send(until: float) -> None:
             await lease.extend(self._keeper(), ttl, min(until, max(now() + 0.001, lease.last)))
 
-        await engine.servers[0].repeat(lease.owner.names, self._home._limits.retry_for, send)
+        await engine.servers[0].repeat(lease.owner.names, self._home._settings.retry_for, send)
 
     async def _change(self, to: Mode, wait: Duration | None) -> None:
         engine = self._home._engine()
@@ -145,7 +145,7 @@ class HoldBase:
             await Downgrade(self._lease, server).run()
         else:
             limit = None if wait is None else seconds(wait, "wait")
-            await Upgrade(self._lease, server, self._home._limits, limit).run()
+            await Upgrade(self._lease, server, limit).run()
 
     async def _wait_lost(self, timeout: Duration | None) -> bool:
         lease, engine = self._lease, self._home._engine()

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from slock_client import info
-from slock_client._acquisition import Limits
-from slock_client._engine import Engine, Settings
+from slock_client._engine import Engine
 from slock_client._lease import Lease
 from slock_client._options import Duration, Mode, Options, RequestOptions, check_keys, seconds
 from slock_client._protocol import word
-from slock_client._quorum import QuorumSettings, check
 from slock_client._redis import RedisTransport
+from slock_client._settings import QuorumSettings, Settings
 from slock_client._transport import Call, Runtime, Transport
-from slock_client.hooks import Hooks, Report
+from slock_client.hooks import Hooks
 from slock_client.polling import Exponential, Strategy
 
 if TYPE_CHECKING:
@@ -37,9 +36,9 @@ class LocksBase:
         hooks: Hooks | None = None,
         **defaults: Unpack[RequestOptions],
     ) -> None:
-        self._limits = Limits(seconds(retry_for, "retry_for"), seconds(retry_wait_for, "retry_wait_for"))
+        limits = seconds(retry_for, "retry_for"), seconds(retry_wait_for, "retry_wait_for")
+        self._settings = Settings(prefix, *limits, hooks or Hooks(), self._quorum)
         self._defaults = Options().change(dict(defaults))
-        self._settings = Settings(prefix, self._limits, Report(hooks or Hooks()), self._quorum)
         clients = [client] if self._quorum is None else client
         self._transports: list[Transport] = [transport_of(one, self._is_async) for one in clients]
         self._engines: dict[Any, Engine] = {}
@@ -57,11 +56,10 @@ class LocksBase:
 
     async def _adopt(self, keys: str | Iterable[str], token: str, mode: Mode, options: dict[str, Any]) -> Lease:
         changed = self._defaults.change({**options, "token": token})
-        return await self._engine().adopt(names_of(keys), token, mode, changed)
+        return await self._engine().adopt(names_of(keys), mode, changed)
 
     async def _release(self, keys: str | Iterable[str], token: str) -> int:
-        Options().change({"token": token})
-        return await self._engine().release(names_of(keys), token)
+        return await self._engine().release(names_of(keys), Options().change({"token": token}))
 
     async def _info(self, key: str) -> info.LockInfo:
         name = self._key(key)
@@ -78,7 +76,7 @@ class LocksBase:
                 return sorted(found.values(), key=lambda queue: -queue.longest_wait)
 
     def _begin_close(self) -> None:
-        self._settings.phase.is_closing = True
+        self._settings.is_closing = True
         for engine in list(self._engines.values()):
             engine.wake_all()
 
@@ -108,7 +106,9 @@ class QuorumBase(LocksBase):
         **defaults: Unpack[RequestOptions],
     ) -> None:
         clients = list(clients)
-        check(len(clients), drift_factor)
+        if not clients or not 0 <= drift_factor < 1:
+            wanted = "a quorum needs servers, and a drift factor of at least 0 and less than 1"
+            raise ValueError(f"{wanted}, not {len(clients)} and {drift_factor}")
         timeout = None if node_timeout is None else seconds(node_timeout, "node_timeout")
         self._quorum = QuorumSettings(timeout, drift_factor, fail_fast, poll)
         limits: Any = {"retry_for": retry_for, "retry_wait_for": retry_wait_for}
@@ -122,8 +122,7 @@ class RequestBase:
         check_keys(keys)
         if options.limit is not None and mode == "write":
             raise TypeError("a limit is for reading only")
-        quorum = locks._quorum
-        if quorum is not None and quorum.counted(options.ttl) <= 0:
+        if locks._settings.counted(options.ttl) <= 0:
             raise ValueError(f"the ttl must be above 2 ms and the drift, not {options.ttl:g} s")
         self._locks, self.keys, self.mode, self._options = locks, keys, mode, options
         self._blocks: list[Any] = []  # those that did not begin by a `with` statement

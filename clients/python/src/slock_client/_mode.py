@@ -3,7 +3,9 @@ have given it another one."""
 
 from __future__ import annotations
 
-from slock_client._acquisition import Limits, Request
+import contextlib
+
+from slock_client._acquisition import Request
 from slock_client._lease import Lease
 from slock_client._options import Options
 from slock_client._protocol import REFUSE_FOR
@@ -23,13 +25,12 @@ class Change:
             raise ValueError("another change of the mode is open")
         lease.raise_problem()
         self._lease, self._server = lease, server
-        self._settled, self._is_settling = server.io.mailbox(), False
         self.is_left = False
 
     async def _ask(self) -> None:
         raise NotImplementedError
 
-    async def _settle(self) -> None:
+    async def _settle(self, limit: float) -> None:
         raise NotImplementedError
 
     async def run(self) -> None:
@@ -44,60 +45,62 @@ class Change:
             lease.raise_problem()  # its wait was ended because of that
             raise
         except TimedOutError:
-            if self.is_left:
-                self._is_settling = True
-                self._server.io.spawn(self._finish)
-                await self._settled.get(_SETTLING)
+            await self._finish(_SETTLING)
             raise
         finally:
-            if not self.is_left or lease.state != "live":
+            if self.is_left and lease.state == "live":
+                self._server.io.spawn(self._finish_later)
+            else:
                 lease.is_changing = False
-            elif not self._is_settling:  # nobody waits for it
-                self._server.io.spawn(self._finish)
         lease.raise_problem()
 
-    async def _finish(self) -> None:
+    async def _finish(self, limit: float) -> None:
+        with contextlib.suppress(SlockError):  # the hold goes on, and is renewed without its fence
+            if self.is_left and self._lease.problem() is None:
+                await self._settle(limit)
+            self.is_left = False
+
+    async def _finish_later(self) -> None:
         try:
-            if self._lease.problem() is None:
-                await self._settle()
-        except SlockError:
-            pass  # the hold goes on, and is renewed without its fence
+            await self._finish(REFUSE_FOR)
         finally:
             self._lease.is_changing = False
-            self._settled.put(True)
+
+
+class _UpgradeRequest(Request):
+    def leave(self, is_granted: bool) -> None:
+        self.forget()  # the hold stays
 
 
 class Upgrade(Change):
-    def __init__(self, lease: Lease, server: Server, limits: Limits, wait: float | None) -> None:
+    def __init__(self, lease: Lease, server: Server, wait: float | None) -> None:
         super().__init__(lease, server)
         replicas, timeout = lease.options.min_replicas, lease.options.replica_timeout
         options = Options(ttl=lease.ttl, wait=wait, min_replicas=replicas, replica_timeout=timeout)
         call = lease.owner.change("write", lease.ttl, lease.fence)
-        self._request = Request(server, lease.owner, call, options, limits, False)
+        self._request = _UpgradeRequest(server, lease.owner, call, options)
 
     async def _ask(self) -> None:
         lease, request, was_open = self._lease, self._request, self._lease.is_open
-        lease.watchers.append(request.leave)
-        is_granted = False
+        lease.watchers.append(request.stop)
+        self.is_left = True
         try:
             grant = await request.run()
-            if grant is None:
-                raise await request.failure(True)
+            assert grant is not None
             lease.grant("write", *grant)
-            is_granted = True
+            self.is_left = False
         finally:
-            lease.watchers.remove(request.leave)
-            request.forget()
-            self.is_left = not is_granted and request.is_open
-            if not is_granted and not self.is_left:
+            lease.watchers.remove(request.stop)
+            if self.is_left and not request.is_open:
+                self.is_left = False
                 lease.is_open = was_open
 
-    async def _settle(self) -> None:
+    async def _settle(self, limit: float) -> None:
         """Withdraws the upgrade, and learns the mode that the hold has after that."""
         lease, owner = self._lease, self._lease.owner
-        withdrawn = await self._server.ask(owner.names, REFUSE_FOR, owner.withdraw())
+        withdrawn = await self._server.ask(owner.names, limit, owner.withdraw())
         if not withdrawn.number and lease.problem() is None:
-            held = await self._server.ask(owner.names, REFUSE_FOR, owner.adopt("write", lease.ttl))
+            held = await self._server.ask(owner.names, limit, owner.adopt("write", lease.ttl))
             if held.number:
                 lease.grant("write", held.number, held.sent)
 
@@ -106,13 +109,10 @@ class Downgrade(Change):
     async def _ask(self) -> None:
         self._call = self._lease.owner.change("read", self._lease.ttl, self._lease.fence)
         self._lease.mode = "read"  # the first copy may have been carried out
-        await self._send(self._server.retry_for)
-
-    async def _settle(self) -> None:
-        await self._send(REFUSE_FOR)
-
-    async def _send(self, limit: float) -> None:
         self.is_left = True
-        answer = await self._server.ask(self._lease.owner.names, limit, self._call)
+        await self._settle(self._server.settings.retry_for)
         self.is_left = False
+
+    async def _settle(self, limit: float) -> None:
+        answer = await self._server.ask(self._lease.owner.names, limit, self._call)
         self._lease.grant("read", answer.number, answer.sent)

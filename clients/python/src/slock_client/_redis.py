@@ -12,10 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from slock_client._redis_link import RedisLink
+from slock_client._redis_link import TIME_LIMIT, RedisLink
 from slock_client._transport import NoReply, Runtime, ServerError
-
-TIME_LIMIT = 0.8  # seconds for a read, a write or a connection. Without a reply the command is sent again.
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
 _OF_TCP: dict[str, Any] = {
@@ -73,7 +71,8 @@ class RedisTransport:
         if is_async:
             self.failures += (OSError,)
         self.is_cluster, self.has_failover = not hasattr(client, "connection_pool"), False
-        self.is_single = not (self.is_cluster or is_async)  # a duplicate has one connection
+        if is_async:  # the library's own finalizer fails if the event loop has been closed
+            self.kind = type(self.kind.__name__, (self.kind,), {"__del__": lambda _: None})
         if self.is_cluster:
             self.kwargs, self.connection_class = dict(client.get_connection_kwargs()), None
             self.kwargs.pop(f"{self.packages.__name__}_connect_func", None)
@@ -116,8 +115,9 @@ class RedisTransport:
         """A client for commands, or a coroutine that gives it. `manager` has the Sentinels, if there are some."""
         if self.is_cluster:
             return self._cluster()
-        more = {"single_connection_client": True} if self.is_single else {}
-        return self.kind(connection_pool=self._primary(manager), **more)
+        # In asyncio each call has a limit of time as a whole, which costs less than one for each read and write.
+        limit = {"socket_timeout": None} if self.is_async else {}
+        return self.kind(connection_pool=self._primary(manager, **limit), single_connection_client=True)
 
     def _primary(self, manager: Any, **more: Any) -> Any:
         if not self.has_failover:
@@ -166,13 +166,6 @@ class RedisTransport:
         if is_reply and not (code in _LOGIN and self.kwargs.get("credential_provider")):
             known = ServerError(text if not code or text.startswith(code) else f"{code} {text}")
         known.__cause__ = error
-        return known
-
-    def reply_of(self, error: Exception) -> ServerError:
-        """The reply that an error stands for. If there was none, the error is raised."""
-        known = self.error(error)
-        if isinstance(known, NoReply):
-            raise error
         return known
 
 

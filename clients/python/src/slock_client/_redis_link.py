@@ -5,6 +5,7 @@ Where the library has coroutines in one half and functions in the other, `settle
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 from collections import deque
@@ -15,9 +16,9 @@ from typing import Any
 from slock_client._clock import now
 from slock_client._transport import Command, NoReply, Runtime, ServerError
 
+TIME_LIMIT = 0.8  # seconds for a read, a write or a connection. Without a reply the command is sent again.
 _TICK = 0.05  # seconds until a listening connection takes up a new channel
 _SOON, _LATER = 0.01, 0.2  # seconds before a lost one is replaced, and one that could not be made
-_FRESH = 0.1  # seconds in which the other side does not close an idle connection
 _CHECK = 1.0  # seconds for which a primary counts that Sentinel has named
 # After these replies the primary may be another one.
 _DEMOTED = ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING", "MISCONF")
@@ -34,7 +35,7 @@ class RedisLink:
     def __init__(self, transport: Any, io: Runtime, switched: Callable[[], None]) -> None:
         self._of, self._io, self._switched = transport, io, switched
         self.batch, self.lanes = (1, 16) if transport.is_cluster else (500, 2)
-        self._idle: deque[tuple[Any, float]] = deque()  # duplicates, and since when they have been free
+        self._idle: deque[Any] = deque()  # duplicates that are free
         self._lost: deque[Any] = deque()  # those that have to be closed
         self._buried: deque[Any] = deque(maxlen=128)
         # By the node or the Sentinel: the channels, and what is called for them.
@@ -45,6 +46,7 @@ class RedisLink:
         self._address: Any = None  # of the primary that Sentinel named
         self._generation = 0  # counts the primaries
         self._checked = float("-inf")
+        self._is_doubtful = False  # the primary may be another one
         self._manager: Any = None
         self._sentinels: list[Any] = []
         if transport.has_failover:
@@ -54,48 +56,51 @@ class RedisLink:
 
     # --- commands
 
+    @property
+    def limit(self) -> float:
+        return TIME_LIMIT if self._idle and not self._of.has_failover else 3 * TIME_LIMIT  # it may have to connect
+
     async def send(self, key: str | None, commands: list[Command]) -> list[Any]:
-        if self._of.has_failover and not self._followed and now() - self._checked > _CHECK:
+        if self._of.has_failover and (self._is_doubtful or (not self._followed and now() - self._checked > _CHECK)):
             await self._io.apart(self._check)
-        generation, client, is_whole = self._generation, None, False
+        generation, client, is_whole, replies = self._generation, None, False, list[Any]()
         try:
             client = await self._take()
             replies = await self._exchange(client, key, commands)
-            is_whole = generation == self._generation and not self._is_closed
+            is_whole = True
         except self._of.failures as error:
-            await self._io.apart(self._check)
-            raise self._of.error(error) from error
+            replies = [self._of.error(error)]
+            is_whole = isinstance(replies[0], ServerError)
         finally:
-            if is_whole:
-                self._idle.append((client, now()))
-            elif client is not None:  # what it has received is not known
-                self._lost.append(client)
-                self._io.spawn(self._bury)
-        if type(replies[0]) is ServerError and replies[0].code in _DEMOTED:
-            await self._io.apart(self._check)
+            if is_whole and client is not None and generation == self._generation and not self._is_closed:
+                self._idle.append(client)
+            else:  # what it has received is not known, and the idle ones may have ended with it
+                self._is_doubtful = True
+                self._give_up(client)
+        if isinstance(replies[0], ServerError) and replies[0].code in _DEMOTED:
+            self._is_doubtful = True
+        if isinstance(replies[0], NoReply):
+            raise replies[0]
         if generation != self._generation:
             raise NoReply("Sentinel has named another primary")
         return replies
 
     async def _take(self) -> Any:
         """A duplicate for one caller."""
-        while True:
-            try:
-                client, since = self._idle.pop()
-            except IndexError:
-                await self._io.apart(self._make)
-                continue
-            try:
-                # What can be read without a command is the end of the connection.
-                if not self._of.is_single or now() - since < _FRESH or not client.connection.can_read(timeout=0):
-                    return client
-            except self._of.failures:
-                pass
-            self._lost.append(client)
-            self._io.spawn(self._bury)
+        with contextlib.suppress(IndexError):
+            return self._idle.pop()
+        return await self._io.apart(self._make)
 
-    async def _make(self) -> None:
-        self._idle.append((await settled(self._of.duplicate(self._manager)), now()))
+    async def _make(self) -> Any:
+        return await settled(self._of.duplicate(self._manager))
+
+    def _give_up(self, *clients: Any) -> None:
+        """Has the connections closed, and all that are idle."""
+        self._lost.extend(clients)
+        with contextlib.suppress(IndexError):  # another thread takes them, too
+            while self._idle:
+                self._lost.append(self._idle.pop())
+        self._io.spawn(self._bury)
 
     async def _bury(self) -> None:
         """Closes duplicates, and keeps them for a while. Their finalizers would run in a thread that still refers to
@@ -110,12 +115,9 @@ class RedisLink:
         if self._of.is_cluster:
             options["target_nodes"] = client.get_primaries() if key is None else [client.get_node_from_key(key)]
         if len(commands) == 1:
-            try:
-                reply = client.execute_command(*commands[0], **options)
-                if self._of.is_async:
-                    reply = await reply
-            except self._of.failures as error:
-                reply = self._of.reply_of(error)
+            reply = client.execute_command(*commands[0], **options)
+            if self._of.is_async:
+                reply = await reply
             if key is None and self._of.is_cluster:
                 reply = list(reply.values()) if isinstance(reply, dict) else [reply]
             return [reply]
@@ -128,7 +130,11 @@ class RedisLink:
         replies = await settled(pipeline.execute(raise_on_error=False))
         if self._of.is_cluster:
             await self._discard(client)
-        return [self._of.reply_of(reply) if isinstance(reply, Exception) else reply for reply in replies]
+        replies = [self._of.error(reply) if isinstance(reply, Exception) else reply for reply in replies]
+        for reply in replies:
+            if isinstance(reply, NoReply):
+                raise reply
+        return replies
 
     async def _discard(self, client: Any) -> None:
         if client is None:
@@ -143,7 +149,7 @@ class RedisLink:
     async def close(self) -> None:
         self._is_closed = True
         self._wanted.clear()
-        self._lost.extend(client for client, _ in self._idle)
+        self._lost.extend(self._idle)
         self._idle.clear()
         await self._io.apart(self._bury)
 
@@ -156,7 +162,7 @@ class RedisLink:
                 client = await self._take()
                 node = client.get_node_from_key(channel)
                 where = (node.host, node.port)
-                self._idle.append((client, now()))
+                self._idle.append(client)
         except self._of.failures as error:
             raise self._of.error(error) from error
         self._want(where, channel, heard, changed)
@@ -185,7 +191,7 @@ class RedisLink:
             pause = _SOON if confirmed else _LATER
             self._followed.discard(where)
             if names and self._of.is_cluster:  # the slot may have another node by now
-                self._idle.clear()
+                self._give_up()
                 for name, functions in list(names.items()):
                     names.pop(name)
                     self._io.spawn(partial(self._listen_again, name, *functions))
@@ -244,7 +250,7 @@ class RedisLink:
         """Asks the Sentinels for the primary. If it is another one, nothing goes to the former any more."""
         if not self._of.has_failover:
             return
-        self._checked = now()
+        self._checked, self._is_doubtful = now(), False
         self._manager = copy.copy(self._manager)
         self._manager.sentinels = list(self._manager.sentinels)  # one caller at a time may change their order
         try:
@@ -254,7 +260,5 @@ class RedisLink:
         before, self._address = self._address, address
         if before not in (None, address):
             self._generation += 1
-            former, self._idle = self._idle, deque()
+            self._give_up()
             self._switched()
-            self._lost.extend(client for client, _ in former)
-            await self._bury()
