@@ -15,7 +15,7 @@ from slock_client._hold import HoldBase
 from slock_client._locks import LocksBase
 from slock_client._options import LEAST_TTL, Duration, Options, seconds
 from slock_client._protocol import Owner, word
-from slock_client._transport import Call, run
+from slock_client._transport import Call, completed, run
 from slock_client.asyncio import _asyncio
 from slock_client.errors import LostError, NoAnswerError, NotHeldError, TimedOutError
 
@@ -68,8 +68,7 @@ class DropIn:
 
     def _locks(self) -> LocksBase:
         client = self._client()
-        known = _all.get(client)
-        return known or _all.setdefault(client, self._kind(client))
+        return _all.get(client) or _all.setdefault(client, self._kind(client))
 
     @property
     def _errors(self) -> Any:
@@ -118,10 +117,16 @@ class DropIn:
         self.local.token = lease.owner.token.encode("utf-8", "surrogateescape")
         return True
 
+    async def _try(self, token: Any) -> bool:
+        """Sends the request once. A part of `acquire` in the library, for subclasses."""
+        return await self._acquire(False, None, token, None)
+
     async def _locked(self) -> bool:
+        """Whether somebody has the lock."""
         return (await self._replied(self._locks()._info, self._key)).mode != "free"
 
     async def _owned(self) -> bool:
+        """Whether this thread has it by this lock."""
         token = self.local.token
         return token is not None and not self._is_lost() and await self._left(token) >= 0 and not self._is_lost()
 
@@ -152,7 +157,7 @@ class DropIn:
         if not is_held:
             raise self._not_owned("release")
 
-    async def _set_ttl(self, ttl: float, verb: str) -> None:
+    async def _set_ttl(self, ttl: float, verb: str) -> bool:
         """As the library does it, also to less. A time to live that comes to nothing ends the hold."""
         hold, token, locks = self.local.hold, self.local.token, self._locks()
         owner, fence = Owner((self._key,), locks._settings.prefix, Options(token=self._text(token))), 0
@@ -166,9 +171,10 @@ class DropIn:
         if not answer.number and (ttl >= 0.001 or answer.copies == 1):
             raise self._not_owned(verb)
         if lease is not None:
-            lease.until = answer.sent + ttl - ttl / 1000 - 0.001
+            lease.until = answer.sent + locks._settings.counted(ttl)
+        return True
 
-    async def _extend(self, additional_time: float, replace_ttl: bool) -> None:
+    async def _extend(self, additional_time: float, replace_ttl: bool) -> bool:
         self._check_timeout("extend")
         ttl = int(additional_time * 1000) / 1000
         if not replace_ttl:
@@ -176,11 +182,11 @@ class DropIn:
             if left < 0:
                 raise self._not_owned("extend")
             ttl += left / 1000
-        await self._set_ttl(ttl, "extend")
+        return await self._set_ttl(ttl, "extend")
 
-    async def _reacquire(self) -> None:
+    async def _reacquire(self) -> bool:
         self._check_timeout("reacquire")
-        await self._set_ttl(self._ttl(), "reacquire")
+        return await self._set_ttl(self._ttl(), "reacquire")
 
     def _check_timeout(self, verb: str) -> None:
         if not self.timeout:
@@ -246,17 +252,12 @@ class SyncDropIn(DropIn):
         """
         return run(self._acquire, blocking, blocking_timeout, token, None)
 
-    def do_acquire(self, token: Any) -> bool:
-        """Sends the request once. A part of `acquire` in the library, for subclasses."""
-        return run(self._acquire, False, None, token, None)
-
-    def locked(self) -> bool:
-        """Whether somebody has the lock."""
-        return run(self._locked)
-
-    def owned(self) -> bool:
-        """Whether this thread has it by this lock."""
-        return run(self._owned)
+    locked = completed(DropIn._locked)
+    owned = completed(DropIn._owned)
+    do_acquire: Any = completed(DropIn._try)
+    do_release: Any = completed(DropIn._release)
+    do_extend: Any = completed(DropIn._extend)
+    do_reacquire: Any = completed(DropIn._reacquire)
 
     def release(self) -> None:
         """Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned."""
@@ -264,17 +265,6 @@ class SyncDropIn(DropIn):
             self.do_release(self._check_acquired())
         finally:
             self._disown()
-
-    def do_release(self, expected_token: Any) -> None:
-        run(self._release, expected_token)
-
-    def do_extend(self, additional_time: float, replace_ttl: bool) -> Any:
-        run(self._extend, additional_time, replace_ttl)
-        return True
-
-    def do_reacquire(self) -> Any:
-        run(self._reacquire)
-        return True
 
     def __enter__(self) -> Any:
         block = entered(self)
@@ -308,17 +298,12 @@ class AsyncDropIn(DropIn):
         """
         return await self._acquire(blocking, blocking_timeout, token, None)
 
-    async def do_acquire(self, token: Any) -> bool:
-        """Sends the request once. A part of `acquire` in the library, for subclasses."""
-        return await self._acquire(False, None, token, None)
-
-    async def locked(self) -> bool:
-        """Whether somebody has the lock."""
-        return await self._locked()
-
-    async def owned(self) -> bool:
-        """Whether this thread has it by this lock."""
-        return await self._owned()
+    locked = DropIn._locked
+    owned = DropIn._owned
+    do_acquire: Any = DropIn._try
+    do_release: Any = DropIn._release
+    do_extend: Any = DropIn._extend
+    do_reacquire: Any = DropIn._reacquire
 
     async def release(self) -> None:
         """Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned. When it
@@ -329,17 +314,6 @@ class AsyncDropIn(DropIn):
             self._disown()
             raise
         self._disown()
-
-    async def do_release(self, expected_token: Any) -> None:
-        await self._release(expected_token)
-
-    async def do_extend(self, additional_time: float, replace_ttl: bool) -> Any:
-        await self._extend(additional_time, replace_ttl)
-        return True
-
-    async def do_reacquire(self) -> Any:
-        await self._reacquire()
-        return True
 
     def __aenter__(self) -> Any:
         return self._begin_block(entered(self))

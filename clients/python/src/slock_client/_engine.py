@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from slock_client._acquisition import Acquisition, Grant, Request
+from slock_client._acquisition import Grant, Request
 from slock_client._clock import now
 from slock_client._lease import Keeper, Lease
 from slock_client._listener import CLOSED
 from slock_client._options import Mode, Options
 from slock_client._protocol import Owner, not_held
-from slock_client._quorum import QuorumRequest, Votes
+from slock_client._quorum import Votes, acquire
 from slock_client._server import Answer, Server
 from slock_client._settings import Settings
 from slock_client._transport import Call, Runtime, Transport
@@ -42,15 +42,12 @@ class Engine:
     async def acquire(self, names: tuple[str, ...], mode: Mode, options: Options, is_try: bool) -> Lease | None:
         """A lease that has not been handed out, or `None` if a try was refused."""
         self.check_open()
-        began, key, outcome = now(), object(), "granted"
+        began, key, outcome = now(), object(), ""
         self.running.add(key)
         try:
-            request = self._request(names, mode, options, is_try)
-            grant = await request.run()
-            if grant is not None:
-                return self._hold(request.keeper, request.owner, mode, request.options, grant)
-            outcome = "refused"
-            return None
+            lease = await self._acquire(names, mode, options, is_try)
+            outcome = "refused" if lease is None else "granted"
+            return lease
         except BaseException as error:
             outcome = outcome_of(error)
             raise
@@ -60,11 +57,14 @@ class Engine:
             if waited is not None:
                 waited(options.label or names[0], now() - began, outcome)
 
-    def _request(self, names: tuple[str, ...], mode: Mode, options: Options, is_try: bool) -> Acquisition:
+    async def _acquire(self, names: tuple[str, ...], mode: Mode, options: Options, is_try: bool) -> Lease | None:
         if self._settings.quorum is not None:
-            return QuorumRequest(self.servers, lambda: self._owner(names, options), mode, options, is_try)
-        owner = self._owner(names, options)
-        return Request(self.servers[0], owner, owner.lock(mode, options.ttl, options.limit), options, is_try)
+            votes = await acquire(self.servers, lambda: self._owner(names, options), mode, options, is_try)
+            return None if votes is None else self._hold(votes, votes.owner, mode, options, Grant(0, votes.sent))
+        server, owner = self.servers[0], self._owner(names, options)
+        call = owner.lock(mode, options.ttl, options.limit)
+        grant = await Request(server, owner, call, options, is_try).acquire()
+        return None if grant is None else self._hold(server, owner, mode, options, grant)
 
     def _hold(self, keeper: Keeper, owner: Owner, mode: Mode, options: Options, grant: Grant) -> Lease:
         lease = Lease(self._settings, keeper, owner, mode, options, grant)

@@ -11,14 +11,15 @@ import contextvars
 import logging
 import os
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable
+from typing import Any, Literal
 
 from slock_client._acquisition import Grant
 from slock_client._clock import now
 from slock_client._options import Mode, Options
 from slock_client._protocol import Owner, explained, not_held
-from slock_client._server import Answer, Server
+from slock_client._quorum import Votes
+from slock_client._server import Server
 from slock_client._settings import Settings
 from slock_client._transport import NoReply, ServerError
 from slock_client.errors import LostError, Reason, SlockError
@@ -28,24 +29,7 @@ _log = logging.getLogger("slock_client")
 _AGAIN = 0.1  # seconds until a renewal is sent again, where another primary may have to confirm it
 
 
-class Keeper(Protocol):
-    """Where a hold is kept: one server, or the nodes of a quorum."""
-
-    async def extend(self, owner: Owner, ttl: float, fence: int, options: Options, until: float) -> Answer:
-        """Sends one extension. The number is 0 if the hold is gone. A fence of 0 means whatever the token holds."""
-        ...
-
-    async def end(self, owner: Owner, fence: int, after: float) -> bool:
-        """Releases, or has the hold end after so many seconds. Tells whether it was still there."""
-        ...
-
-    def drop(self, owner: Owner, fence: int) -> None:
-        """Releases in the background."""
-        ...
-
-    def over(self, servers: Sequence[Server]) -> Keeper:
-        """The same for a caller that may be in another event loop, which has other connections."""
-        ...
+Keeper = Server | Votes  # where a hold is kept
 
 
 class Lease:

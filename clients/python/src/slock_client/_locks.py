@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+class LocksOptions(RequestOptions, total=False):
+    """Of `Locks`: see there."""
+
+    prefix: str
+    retry_for: Duration
+    retry_wait_for: Duration
+    hooks: Hooks | None
+
+
 class LocksBase:
     """What a program asks for locks."""
 
@@ -59,13 +68,17 @@ class LocksBase:
         return await self._engine().adopt(names_of(keys), mode, changed)
 
     async def _release(self, keys: str | Iterable[str], token: str) -> int:
+        """Releases what an owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on
+        how many nodes of a quorum. It is for a token that another process took; a hold has `release`."""
         return await self._engine().release(names_of(keys), Options().change({"token": token}))
 
     async def _info(self, key: str) -> info.LockInfo:
+        """Who holds the lock of the key and who waits for it, all of them."""
         name = self._key(key)
         return info.info_of(key, await self._engine().query(Call(name, ("SLOCK.INFO", word(name), "FULL", "COUNT", 0))))
 
     async def _queues(self) -> list[info.Queue]:
+        """The locks that are waited for whose names begin with the prefix, on all nodes, the longest wait first."""
         found, cursor = dict[str, info.Queue](), 0
         while True:
             replies = await self._engine().query(Call(None, ("SLOCK.QUEUES", "COUNT", 0, "CURSOR", cursor)))
@@ -99,11 +112,7 @@ class QuorumBase(LocksBase):
         drift_factor: float = 0.01,
         fail_fast: bool = False,
         poll: Strategy = Exponential(0.02, 0.25),  # noqa: B008 -- it has no state
-        prefix: str = "",
-        retry_for: Duration = 3,
-        retry_wait_for: Duration = 60,
-        hooks: Hooks | None = None,
-        **defaults: Unpack[RequestOptions],
+        **options: Unpack[LocksOptions],
     ) -> None:
         clients = list(clients)
         if not clients or not 0 <= drift_factor < 1:
@@ -111,8 +120,7 @@ class QuorumBase(LocksBase):
             raise ValueError(f"{wanted}, not {len(clients)} and {drift_factor}")
         timeout = None if node_timeout is None else seconds(node_timeout, "node_timeout")
         self._quorum = QuorumSettings(timeout, drift_factor, fail_fast, poll)
-        limits: Any = {"retry_for": retry_for, "retry_wait_for": retry_wait_for}
-        super().__init__(clients, prefix=prefix, hooks=hooks, **limits, **defaults)
+        super().__init__(clients, **options)
 
 
 class RequestBase:
@@ -130,11 +138,8 @@ class RequestBase:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.mode} {', '.join(self.keys)}>"
 
-    async def _acquire(self) -> Lease:
-        return await self._locks._engine().acquire(self.keys, self.mode, self._options, False)  # type: ignore[no-any-return]
-
-    async def _try(self) -> Lease | None:
-        return await self._locks._engine().acquire(self.keys, self.mode, self._options, True)  # type: ignore[no-any-return]
+    async def _acquire(self, is_try: bool = False) -> Any:
+        return await self._locks._engine().acquire(self.keys, self.mode, self._options, is_try)
 
 
 def names_of(keys: str | Iterable[str]) -> tuple[str, ...]:

@@ -67,18 +67,13 @@ class Change:
             self._lease.is_changing = False
 
 
-class _UpgradeRequest(Request):
-    def leave(self, is_granted: bool) -> None:
-        self.forget()  # the hold stays
-
-
 class Upgrade(Change):
     def __init__(self, lease: Lease, server: Server, wait: float | None) -> None:
         super().__init__(lease, server)
         replicas, timeout = lease.options.min_replicas, lease.options.replica_timeout
         options = Options(ttl=lease.ttl, wait=wait, min_replicas=replicas, replica_timeout=timeout)
         call = lease.owner.change("write", lease.ttl, lease.fence)
-        self._request = _UpgradeRequest(server, lease.owner, call, options)
+        self._request = Request(server, lease.owner, call, options)
 
     async def _ask(self) -> None:
         lease, request, was_open = self._lease, self._request, self._lease.is_open

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 
-from slock_client._acquisition import Acquisition, Grant, Outcome
 from slock_client._clock import now
 from slock_client._options import Mode, Options
 from slock_client._protocol import Owner, explained, passes, short
@@ -120,6 +120,7 @@ class Votes:
         self.sent = now()  # before the first command was sent
 
     def over(self, servers: Sequence[Server]) -> Votes:
+        """The same for a caller that may be in another event loop, which has other connections."""
         if servers is self._servers:
             return self
         votes = Votes(servers, self.owner, self._mode, self._options)
@@ -173,13 +174,21 @@ class Votes:
     async def attempt(self, fail_fast: bool) -> Tally:
         """Asks all nodes once for the lock. Without a majority it ends what they gave."""
         call = self.owner.lock(self._mode, self._options.ttl, self._options.limit)
-        tally = await self.ask(
-            lambda vote, until: vote.take(call, until), lambda tally: tally.is_granted or (fail_fast and tally.is_lost)
-        )
-        if tally.is_granted and now() - self.sent < self._servers[0].settings.counted(self._options.ttl):
-            return tally  # the other nodes may still grant
-        await self.release()  # it waits, because the next attempt would find what this one holds
-        tally.nodes = [replace(one, granted=False, error=_TOO_FEW) if one.granted else one for one in tally.nodes]
+        is_over = False
+        try:
+            tally = await self.ask(
+                lambda vote, until: vote.take(call, until),
+                lambda tally: tally.is_granted or (fail_fast and tally.is_lost),
+            )
+            is_in_time = now() - self.sent < self._servers[0].settings.counted(self._options.ttl)
+            if not tally.is_granted or not is_in_time:  # else the other nodes may still grant
+                await self.release()  # it waits, because the next attempt would find what this one holds
+                for number, one in enumerate(tally.nodes):
+                    tally.nodes[number] = replace(one, granted=False, error=_TOO_FEW) if one.granted else one
+            is_over = True
+        finally:
+            if not is_over:
+                self.drop(self.owner, 0)
         return tally
 
     async def adopt(self) -> bool:
@@ -206,6 +215,8 @@ class Votes:
         return Answer(tally.granted if tally.is_granted else 0, sent)
 
     async def end(self, owner: Owner, fence: int, after: float) -> bool:
+        """Releases, or has the hold end after so many seconds. Tells whether a majority still had it."""
+
         async def node(vote: _Vote, until: float) -> bool:
             if after > 0:
                 return await vote.send(owner.extend(after, vote.fence, only_lengthens=False), until) > 0
@@ -214,48 +225,32 @@ class Votes:
         return (await self.decide(node)).is_granted
 
     def drop(self, owner: Owner, fence: int) -> None:
+        """Releases in the background."""
         for vote in self._votes:
             vote.server.deliver(owner.end(vote.fence))
 
 
-class QuorumRequest(Acquisition):
-    """An acquisition at a quorum. Each attempt has a token of its own."""
-
-    def __init__(
-        self, servers: Sequence[Server], owner: Callable[[], Owner], mode: Mode, options: Options, is_try: bool
-    ) -> None:
-        quorum = servers[0].settings.quorum
-        assert quorum is not None
-        super().__init__(servers[0].io, servers[0].settings, options, is_try, quorum.poll)
-        self._new: Callable[[], Votes] = lambda: Votes(servers, owner(), mode, options)
-        self._fail_fast, self._is_open = quorum.fail_fast, False
-        self._begin()
-
-    def _begin(self) -> None:
-        self.keeper: Votes = self._new()
-        self.owner, self._tally = self.keeper.owner, Tally([])
-
-    def leave(self, is_granted: bool) -> None:
-        if not is_granted and self._is_open:
-            self.keeper.drop(self.owner, 0)
-
-    async def failure(self, is_timed_out: bool) -> SlockError:
-        return self._tally.missed(self.owner.names, now() - self.began)
-
-    async def attempt(self) -> Outcome:
-        self._begin()
-        self._is_open = True
-        self._tally = tally = await self.keeper.attempt(self._fail_fast)
-        self.last = None
+async def acquire(
+    servers: Sequence[Server], owner: Callable[[], Owner], mode: Mode, options: Options, is_try: bool
+) -> Votes | None:
+    """Asks until a majority grants the lock. Each attempt has an owner of its own. `None`: a try was refused."""
+    settings, began = servers[0].settings, now()
+    quorum, is_once = settings.quorum, is_try or options.wait == 0
+    assert quorum is not None
+    deadline = float("inf") if is_once or options.wait is None else began + options.wait
+    limit = began + settings.retry_for  # a majority has to have replied
+    for number in count():
+        votes = Votes(servers, owner(), mode, options)
+        tally = await votes.attempt(quorum.fail_fast)
         if tally.is_granted:
-            return Grant(0, self.keeper.sent)
-        self._is_open = False
-        if tally.is_refused and self.is_try:
-            return "refused"
-        if self.once or tally.is_final:
-            raise await self.failure(False)
+            return votes
         if tally.is_refused:
-            self.contact = now()
-        else:
-            self.last = NoReply(_SILENT)
-        return "poll"
+            if is_try:
+                return None
+            limit = now() + settings.retry_wait_for
+        pause = None if is_once or tally.is_final else quorum.poll.pause(number)
+        if pause is not None:
+            await servers[0].io.pause(min(pause, limit - now(), deadline - now()))
+        if pause is None or now() >= min(limit, deadline):
+            raise tally.missed(votes.owner.names, now() - began)
+    raise AssertionError

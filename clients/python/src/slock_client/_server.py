@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 from slock_client._clock import now
@@ -135,9 +135,6 @@ class Server:
             if now() >= end:
                 text = f"{acknowledged} of {options.min_replicas} replicas acknowledged"
                 raise TooFewReplicasError(text, owner.names)
-
-    def over(self, servers: Sequence[Server]) -> Server:
-        return servers[0]
 
     async def end(self, owner: Owner, fence: int, after: float) -> bool:
         """Releases, or has the hold end after so many seconds. Tells whether it was still there.

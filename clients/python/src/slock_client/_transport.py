@@ -7,11 +7,13 @@ they await blocks the thread and never suspends them, so that `run` completes a 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial, wraps
 from itertools import starmap
 from operator import methodcaller
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 Command = tuple[Any, ...]
 Work = Coroutine[Any, Any, None]
@@ -31,6 +33,16 @@ def run(function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
 
 
 _begin = methodcaller("send", None)
+
+
+def completed(work: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[S, P], T]:
+    """The method of the synchronous half that completes a coroutine function."""
+
+    @wraps(work)
+    def method(self: S, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return run(partial(work, self, *arguments, **named))
+
+    return method
 
 
 class NoReply(Exception):
