@@ -72,10 +72,6 @@ async def use(locks: Any, key: str = "job") -> None:
     await settled(locks.close())
 
 
-def run(locks: Any, *keys: str) -> None:
-    asyncio.run(use(locks, *keys))
-
-
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ",".join(options) or "none")
 def test_options_of_a_client(package: Any, server: Server, options: dict[str, Any]) -> None:
     async def main() -> None:
@@ -119,14 +115,15 @@ def test_a_cluster(package: Any, cluster: Cluster) -> None:
     asyncio.run(main())
 
 
-def test_a_socket_of_unix(package: Any, make_server: Any, tmp_path: Any) -> None:
-    path = tmp_path / "redis.sock"
-    make_server(unixsocket=str(path))
-
+def test_a_socket_of_unix(package: Any, tmp_path: Any) -> None:
     async def main() -> None:
-        await use(locks_of(package.Redis(unix_socket_path=str(path)), package))
+        await use(locks_of(package.Redis(unix_socket_path=str(tmp_path / "redis.sock")), package))
 
-    asyncio.run(main())
+    server = Server(name="unix", unixsocket=str(tmp_path / "redis.sock")).start()
+    try:
+        asyncio.run(main())
+    finally:
+        server.discard()
 
 
 def test_a_trace_has_the_commands(server: Server) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from slock_client._clock import now
 from slock_client._lease import Keeper, Lease, reference
-from slock_client._mode import Downgrade, Upgrade
+from slock_client._mode import downgrade, upgrade
 from slock_client._options import Duration, Mode, check_ttl, seconds
 from slock_client._quorum import Votes
 from slock_client._server import Server
@@ -137,12 +137,12 @@ class HoldBase:
         most `wait`. Raises `DeadlockError` if another reader waits for its upgrade already. It works for one key on one
         server. If it ends without a reply, the hold is still valid; `mode` tells later what became of it."""
         limit = None if wait is None else seconds(wait, "wait")
-        await Upgrade(self._lease, self._server(), limit).run()
+        await upgrade(self._lease, self._server(), limit)
 
     async def _downgrade(self) -> None:
         """Makes the writer a reader, in one step, with a new fence and no writer in between. The hold counts as a
         reader's from the first attempt on. It works for one key on one server."""
-        await Downgrade(self._lease, self._server()).run()
+        await downgrade(self._lease, self._server())
 
     def _server(self) -> Server:
         if isinstance(self._lease.keeper, Votes):

@@ -213,11 +213,12 @@ class RedisLink:
         pubsub = client.pubsub()
         try:
             while names and not self._is_closed and (where in self._sentinels or generation == self._generation):
-                for name in set(names) - sent:
-                    await settled(pubsub.execute_command(verb, name))
-                for name in sent - set(names):
-                    await settled(pubsub.execute_command("SUNSUBSCRIBE", name))
-                sent = set(names)
+                if sent != names.keys():
+                    before, sent = sent, set(names)
+                    for name in sent - before:
+                        await settled(pubsub.execute_command(verb, name))
+                    for name in before - sent:
+                        await settled(pubsub.execute_command("SUNSUBSCRIBE", name))
                 reply = await settled(pubsub.parse_response(block=False, timeout=_TICK))
                 if not isinstance(reply, list):
                     continue
