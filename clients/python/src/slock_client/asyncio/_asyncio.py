@@ -9,9 +9,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from slock_client._block import Block, Exit, entered
-from slock_client._engine import Engine
 from slock_client._hold import HoldBase
-from slock_client._locks import LocksBase, QuorumBase, RequestBase
+from slock_client._locks import Engine, LocksBase, QuorumBase, RequestBase
 from slock_client._options import HoldOptions, Mode, ReadOptions, RequestOptions
 from slock_client.asyncio._tasks import Tasks
 from slock_client.errors import NotHeldError
