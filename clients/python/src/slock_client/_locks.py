@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,6 @@ class Engine:
 
     def __init__(self, settings: Settings, transports: Sequence[Transport], io: Callable[[], Runtime]) -> None:
         self._settings = settings
-        self.pid = os.getpid()
         self.running: set[object] = set()  # acquisitions
         self.servers = [Server(one, io(), settings, lambda: self.watchdog.confirm()) for one in transports]
         self.io = self.servers[0].io

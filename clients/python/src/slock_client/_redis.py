@@ -358,7 +358,7 @@ class RedisLink:
         while names and not self._is_closed:
             await self._io.pause(pause)
             confirmed: set[str] = set()
-            with contextlib.suppress(self._of.failures):
+            with contextlib.suppress(*self._of.failures):
                 await self._subscribe(where, names, confirmed)
             pause = _SOON if confirmed else _LATER
             self._followed.discard(where)
