@@ -232,10 +232,10 @@ class RedisLink:
 
     @property
     def limit(self) -> float:
-        return TIME_LIMIT if self._idle and not self._of.has_failover else 3 * TIME_LIMIT  # it may have to connect
+        return TIME_LIMIT if self._idle and not self._has_to_check() else 3 * TIME_LIMIT  # it may have to connect
 
     async def send(self, key: str | None, commands: list[Command]) -> list[Any]:
-        if self._of.has_failover and (self._is_doubtful or (not self._followed and now() - self._checked > _CHECK)):
+        if self._has_to_check():
             await self._io.apart(self._check)
         generation, client, is_whole, replies = self._generation, None, False, list[Any]()
         try:
@@ -258,6 +258,11 @@ class RedisLink:
         if generation != self._generation:
             raise NoReply("Sentinel has named another primary")
         return replies
+
+    def _has_to_check(self) -> bool:
+        """Whether the Sentinels have to be asked for the primary first."""
+        is_old = not self._followed and now() - self._checked > _CHECK
+        return self._of.has_failover and (self._is_doubtful or is_old)
 
     async def _take(self) -> Any:
         """A duplicate for one caller."""

@@ -90,8 +90,8 @@ class Watchdog:
 
     def _look(self, lease: Lease, at: float) -> float:
         """Does what is due for a hold, and tells when to look again."""
-        if is_abandoned(lease) and not lease.options.renew:
-            self.holds.pop(lease, None)  # it ends by its ttl
+        if not (lease.options.renew or lease.watchers) and (is_abandoned(lease) or at >= lease.last):
+            self.holds.pop(lease, None)  # it ends by its ttl, and its owner learns that by asking
             return float("inf")
         if is_abandoned(lease) or (lease.alive is None and at >= lease.last):
             lease.abandon()

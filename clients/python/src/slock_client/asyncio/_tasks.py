@@ -94,7 +94,7 @@ class Tasks:
 
     async def call(self, link: Link, call: Call, until: float) -> list[Any]:
         if call.then:  # it may take long
-            return await _within(until, link.send(call.key, call.commands))
+            return await _within(min(until, now() + link.limit), link.send(call.key, call.commands))
         if self._running < link.lanes and not self._queue:
             return await self._send(link, call.key, call.commands, until)
         reply: asyncio.Future[list[Any]] = self._loop.create_future()
