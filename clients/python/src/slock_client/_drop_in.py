@@ -15,6 +15,7 @@ from slock_client._hold import HoldBase
 from slock_client._locks import LocksBase
 from slock_client._options import LEAST_TTL, Duration, Options, seconds
 from slock_client._protocol import Owner, word
+from slock_client._redis import settled
 from slock_client._transport import Call, completed, run
 from slock_client.asyncio import _asyncio
 from slock_client.errors import LostError, NoAnswerError, NotHeldError, TimedOutError
@@ -52,6 +53,8 @@ class DropIn:
     blocking_timeout: float | None
     thread_local: bool
     local: Any
+    release: Any
+    do_release: Any
 
     def register_scripts(self) -> None:
         """The last step of the library's `__init__`. The server has the commands, so there are no scripts."""
@@ -213,23 +216,30 @@ class DropIn:
                 raise cause from error
             raise self._errors.TimeoutError(str(error)) from error
 
-    def _check_acquired(self) -> bytes:
-        token: bytes | None = self.local.token
-        if token is None:
+    async def _give_back(self) -> None:
+        """Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned. When it
+        is cancelled or interrupted, it may be called again."""
+        if self.local.token is None:
             raise self._error("Cannot release a lock that's not owned or is already unlocked.")
-        return token
+        try:
+            await settled(self.do_release(self.local.token))
+        except Exception:
+            self._disown()
+            raise
+        self._disown()
 
     def _check_entered(self, is_acquired: bool) -> None:
         if not is_acquired:
             raise self._error("Unable to acquire lock within the time specified")
 
-    def _raises(self, error: BaseException) -> bool:
-        """Whether it is an error that the lock is no longer owned when a block ends."""
-        if getattr(self, "raise_on_release_error", True):
-            return True
-        if not isinstance(error.__cause__, LostError):  # a loss is logged anyway
-            _log.warning("slock: a lock was released before its block ended (lock %s)", self._key)
-        return False
+    async def _end_block(self, _: Block, *__: object) -> None:
+        try:
+            await settled(self.release())
+        except self._errors.LockError as error:
+            if getattr(self, "raise_on_release_error", True):
+                raise
+            if not isinstance(error.__cause__, LostError):  # a loss is logged anyway
+                _log.warning("slock: a lock was released before its block ended (lock %s)", self._key)
 
 
 class SyncDropIn(DropIn):
@@ -252,6 +262,7 @@ class SyncDropIn(DropIn):
         """
         return run(self._acquire, blocking, blocking_timeout, token, None)
 
+    release = completed(DropIn._give_back)
     locked = completed(DropIn._locked)
     owned = completed(DropIn._owned)
     do_acquire: Any = completed(DropIn._try)
@@ -259,27 +270,13 @@ class SyncDropIn(DropIn):
     do_extend: Any = completed(DropIn._extend)
     do_reacquire: Any = completed(DropIn._reacquire)
 
-    def release(self) -> None:
-        """Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned."""
-        try:
-            self.do_release(self._check_acquired())
-        finally:
-            self._disown()
-
     def __enter__(self) -> Any:
         block = entered(self)
         block.hold = self
         self._check_entered(run(self._acquire, None, None, None, block.alive))
         return self
 
-    def _left_block(self, block: Block, *_: object) -> None:
-        try:
-            self.release()
-        except self._errors.LockError as error:
-            if self._raises(error):
-                raise
-
-    __exit__ = Exit(_left_block)
+    __exit__ = Exit(completed(DropIn._end_block))
 
 
 class AsyncDropIn(DropIn):
@@ -298,22 +295,13 @@ class AsyncDropIn(DropIn):
         """
         return await self._acquire(blocking, blocking_timeout, token, None)
 
+    release = DropIn._give_back
     locked = DropIn._locked
     owned = DropIn._owned
     do_acquire: Any = DropIn._try
     do_release: Any = DropIn._release
     do_extend: Any = DropIn._extend
     do_reacquire: Any = DropIn._reacquire
-
-    async def release(self) -> None:
-        """Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned. When it
-        is cancelled, it may be called again."""
-        try:
-            await self.do_release(self._check_acquired())
-        except Exception:
-            self._disown()
-            raise
-        self._disown()
 
     def __aenter__(self) -> Any:
         return self._begin_block(entered(self))
@@ -323,11 +311,4 @@ class AsyncDropIn(DropIn):
         self._check_entered(await self._acquire(None, None, None, block.alive))
         return self
 
-    async def _left_block(self, block: Block, *_: object) -> None:
-        try:
-            await self.release()
-        except self._errors.LockError as error:
-            if self._raises(error):
-                raise
-
-    __aexit__ = Exit(_left_block)
+    __aexit__ = Exit(DropIn._end_block)
