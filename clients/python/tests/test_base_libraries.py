@@ -8,7 +8,7 @@ import inspect
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -100,6 +100,32 @@ def test_a_subclass_and_a_pool_by_url(package: Any, server: Server) -> None:
         await settled(locks.close())
         await settled(pool.disconnect())
         assert seen == ["SLOCK.LOCK", "SLOCK.MUNLOCK"]
+
+    asyncio.run(main())
+
+
+def test_a_provider_renews_the_credentials_of_the_program(package: Any, server: Server) -> None:
+    streaming = pytest.importorskip(f"{package.__name__.partition('.')[0]}.credentials")
+    if not hasattr(streaming, "StreamingCredentialProvider"):
+        pytest.skip("the library has no such providers")
+
+    class Provider(streaming.StreamingCredentialProvider):  # type: ignore[misc, name-defined]
+        registered: ClassVar[list[Any]] = []
+
+        def get_credentials(self) -> tuple[str, str]:
+            return "default", "any"
+
+        async def get_credentials_async(self) -> tuple[str, str]:
+            return self.get_credentials()
+
+        on_next = on_error = registered.append
+        is_streaming = on_next
+
+    async def main() -> None:
+        client = package.Redis(port=server.port, credential_provider=Provider())
+        before = len(Provider.registered)
+        await use(locks_of(client, package))
+        assert len(Provider.registered) == before
 
     asyncio.run(main())
 

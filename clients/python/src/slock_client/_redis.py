@@ -70,6 +70,15 @@ class Packer:
         return [b"".join(parts)]
 
 
+class Quiet:
+    """In place of a duplicate's own dispatcher of events. That would have a provider of credentials renew those of the
+    duplicate, and no longer those of the program's client."""
+
+    def dispatch(self, _: object) -> None: ...
+
+    async def dispatch_async(self, _: object) -> None: ...
+
+
 class RedisTransport:
     """A client of redis-py or valkey-py. Raises `TypeError` if it is none."""
 
@@ -96,6 +105,7 @@ class RedisTransport:
             self.nodes = list(dict.fromkeys((node.host, node.port) for node in nodes))
             self.name = ", ".join(f"{host}:{port}" for host, port in self.nodes)
             return
+        self.has_events = "event_dispatcher" in inspect.signature(self.kind.__init__).parameters
         self.pool = client.connection_pool
         self.kwargs, self.connection_class = self.pool.connection_kwargs, self.pool.connection_class
         self.name = ":".join(str(self.kwargs[name]) for name in ("path", "host", "port") if name in self.kwargs)
@@ -129,7 +139,8 @@ class RedisTransport:
             return self._cluster()
         # In asyncio each call has a limit of time as a whole, which costs less than one for each read and write.
         limit = {"socket_timeout": None} if self.is_async else {}
-        return self.kind(connection_pool=self._primary(manager, **limit), single_connection_client=True)
+        more = {"event_dispatcher": Quiet()} if self.has_events else {}
+        return self.kind(connection_pool=self._primary(manager, **limit), single_connection_client=True, **more)
 
     def _primary(self, manager: Any, **more: Any) -> Any:
         if not self.has_failover:
