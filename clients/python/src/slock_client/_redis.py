@@ -287,18 +287,19 @@ class RedisLink:
     def _give_up(self, *clients: Any) -> None:
         """Has the connections closed, and all that are idle."""
         self._lost.extend(clients)
-        with contextlib.suppress(IndexError):  # another thread takes them, too
-            while self._idle:
+        with contextlib.suppress(IndexError):
+            while True:
                 self._lost.append(self._idle.pop())
         self._io.spawn(self._bury)
 
     async def _bury(self) -> None:
         """Closes duplicates, and keeps them for a while. Their finalizers would run in a thread that still refers to
         them, and an exception of a signal handler would get lost there."""
-        while self._lost:
-            client = self._lost.popleft()
-            await self._discard(client)
-            self._buried.append(client)
+        with contextlib.suppress(IndexError):  # until none is left
+            while True:
+                client = self._lost.popleft()
+                await self._discard(client)
+                self._buried.append(client)
 
     async def _exchange(self, client: Any, key: str | None, commands: list[Command]) -> list[Any]:
         options = {}
