@@ -277,9 +277,11 @@ class RedisLink:
 
     async def _take(self) -> Any:
         """A duplicate for one caller."""
-        with contextlib.suppress(IndexError):
-            return self._idle.pop()
-        return await self._io.apart(self._make)
+        try:
+            client = self._idle.pop()
+        except IndexError:
+            client = None
+        return await self._io.apart(self._make) if client is None else client
 
     async def _make(self) -> Any:
         return await settled(self._of.duplicate(self._manager))
