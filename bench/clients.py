@@ -33,10 +33,10 @@ LONGEST_PAIR = 1.15
 LEAST_PAIRS, LEAST_HANDOFFS = 0.95, 1.0
 # The base libraries of Node send what many tasks ask at once together, in a few microseconds a command. In
 # Python a library's own functions cost as much as a command does. These limits notice that this has grown.
-LONGEST_OF = {"python-sync": 1.7, "python-asyncio": 2.2}
+LONGEST_OF = {"python-sync": 1.7, "python-asyncio": 1.5}
 LEAST_OF = {
     **{"node-redis": (0.45, 0.5), "ioredis": (0.55, 0.6)},
-    **{"python-sync": (0.45, 0.4), "python-asyncio": (0.9, 0.4)},
+    **{"python-sync": (0.45, 0.4), "python-asyncio": (0.9, 0.5)},
 }
 SAMPLE_SECONDS = 300.0
 BESIDE = ("go", "rust", "node-redis", "ioredis", "python-asyncio", "python-sync")

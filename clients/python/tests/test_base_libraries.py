@@ -8,7 +8,7 @@ import inspect
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -72,10 +72,6 @@ async def use(locks: Any, key: str = "job") -> None:
     await settled(locks.close())
 
 
-def run(locks: Any, *keys: str) -> None:
-    asyncio.run(use(locks, *keys))
-
-
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ",".join(options) or "none")
 def test_options_of_a_client(package: Any, server: Server, options: dict[str, Any]) -> None:
     async def main() -> None:
@@ -108,6 +104,32 @@ def test_a_subclass_and_a_pool_by_url(package: Any, server: Server) -> None:
     asyncio.run(main())
 
 
+def test_a_provider_renews_the_credentials_of_the_program(package: Any, server: Server) -> None:
+    streaming = pytest.importorskip(f"{package.__name__.partition('.')[0]}.credentials")
+    if not hasattr(streaming, "StreamingCredentialProvider"):
+        pytest.skip("the library has no such providers")
+
+    class Provider(streaming.StreamingCredentialProvider):  # type: ignore[misc, name-defined]
+        registered: ClassVar[list[Any]] = []
+
+        def get_credentials(self) -> tuple[str, str]:
+            return "default", "any"
+
+        async def get_credentials_async(self) -> tuple[str, str]:
+            return self.get_credentials()
+
+        on_next = on_error = registered.append
+        is_streaming = on_next
+
+    async def main() -> None:
+        client = package.Redis(port=server.port, credential_provider=Provider())
+        before = len(Provider.registered)
+        await use(locks_of(client, package))
+        assert len(Provider.registered) == before
+
+    asyncio.run(main())
+
+
 def test_a_cluster(package: Any, cluster: Cluster) -> None:
     async def main() -> None:
         name = "RedisCluster" if hasattr(package, "RedisCluster") else "ValkeyCluster"
@@ -119,14 +141,15 @@ def test_a_cluster(package: Any, cluster: Cluster) -> None:
     asyncio.run(main())
 
 
-def test_a_socket_of_unix(package: Any, make_server: Any, tmp_path: Any) -> None:
-    path = tmp_path / "redis.sock"
-    make_server(unixsocket=str(path))
-
+def test_a_socket_of_unix(package: Any, tmp_path: Any) -> None:
     async def main() -> None:
-        await use(locks_of(package.Redis(unix_socket_path=str(path)), package))
+        await use(locks_of(package.Redis(unix_socket_path=str(tmp_path / "redis.sock")), package))
 
-    asyncio.run(main())
+    server = Server(name="unix", unixsocket=str(tmp_path / "redis.sock")).start()
+    try:
+        asyncio.run(main())
+    finally:
+        server.discard()
 
 
 def test_a_trace_has_the_commands(server: Server) -> None:

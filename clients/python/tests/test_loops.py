@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,6 @@ from harness import Server, wait_until
 
 SOURCE = str(Path(slock_client.__file__).parents[1])
 TTL = 0.9
-Calls = Callable[[str], int]
 
 
 @pytest.fixture
@@ -83,9 +81,7 @@ def test_a_hold_is_released_in_another_loop(locks: slock_client.asyncio.Locks, c
     session.close()
 
 
-def test_a_hold_of_a_loop_that_is_closed_is_not_renewed(
-    locks: slock_client.asyncio.Locks, client: redis.Redis, calls: Calls
-) -> None:
+def test_a_hold_of_a_closed_loop_is_not_renewed(locks: slock_client.asyncio.Locks, client: redis.Redis) -> None:
     hold = asyncio.run(locks.write("job").acquire())
     wait_until(lambda: client.exists("job") == 0, 5)
     assert hold.lost

@@ -11,14 +11,13 @@ from typing import Any, Literal, NamedTuple
 
 from slock_client import info
 from slock_client._clock import now
-from slock_client._ends import AFTER_ERRORS
 from slock_client._listener import AGAIN, CLOSED, Ticket
 from slock_client._options import Options
 from slock_client._protocol import SERVER_WAIT, Owner, explained, more_telling, no_answer, passes, short, waiting
-from slock_client._server import Server
+from slock_client._server import AFTER_ERRORS, Server
 from slock_client._transport import Call, NoReply, ServerError
 from slock_client.errors import ClosedError, SlockError, TimedOutError
-from slock_client.polling import Exponential, Strategy
+from slock_client.polling import Exponential
 
 _SEND_AGAIN = 5.0  # seconds that a request waits for its message before it is sent again
 _LATE_REPLY = 0.5  # seconds after the end of a wait in which a reply is still waited for
@@ -26,20 +25,6 @@ _LATE_MESSAGE = 0.05  # the same for the message that says so
 _SUBSCRIBING = 0.1  # seconds for which the confirmation of a new channel is waited for
 _HOLDERS_REPLY = 0.25  # seconds for which a call that has timed out waits to learn who has the lock
 _POLLING = Exponential(0.02, 1)  # of a request that cannot wait by a message
-
-COUNTED_LESS = 0.001  # the part of a ttl that does not count, since a clock that is slewed runs up to 500 ppm fast
-
-
-def counted(ttl: float) -> float:
-    """The part of a ttl that counts for the validity. The server counts in milliseconds."""
-    return ttl - ttl * COUNTED_LESS - 0.001
-
-
-class Limits(NamedTuple):
-    """How long a request goes on without a reply, in seconds: if there never was one, and after one."""
-
-    retry_for: float
-    retry_wait_for: float
 
 
 class Grant(NamedTuple):
@@ -51,149 +36,135 @@ class Grant(NamedTuple):
 Outcome = Grant | Literal["again", "poll", "refused"]
 
 
-class Acquisition:
-    """One use of a request, or a change of mode that may have to wait, at a server or a quorum."""
+class Request:
+    """One use of a request at a server, or a change of mode that may have to wait."""
 
-    def __init__(self, options: Options, limits: Limits, is_try: bool, polling: Strategy = _POLLING) -> None:
-        self.began = now()
-        self.options, self.limits, self._polling = options, limits, polling
-        self.once = is_try or options.wait == 0  # a refusal ends it
-        self.deadline = float("inf") if self.once or options.wait is None else self.began + options.wait
-        self.contact: float | None = None  # when the server last replied
-        self.last: Exception | None = None  # the last error that passes; None after a reply without one
-        self.is_closed = False
+    def __init__(self, server: Server, owner: Owner, call: Call, options: Options, is_try: bool = False) -> None:
+        self._began = now()
+        self._server, self._owner, self._call, self._options = server, owner, call, options
+        self._settings, self._is_try = server.settings, is_try
+        self._once = is_try or options.wait == 0  # a refusal ends it
+        self._deadline = float("inf") if self._once or options.wait is None else self._began + options.wait
+        self._contact: float | None = None  # when the server last replied
+        self._last: Exception | None = None  # the last error that passes; None after a reply without one
         self._failures = self._polls = 0
-
-    async def attempt(self) -> Outcome:
-        """Sends the request once, and waits for what comes of it."""
-        raise NotImplementedError
-
-    async def failure(self, is_timed_out: bool) -> SlockError:
-        """The error of an acquisition that is over, because others have the lock, or without a reply."""
-        raise NotImplementedError
-
-    async def pause(self, duration: float) -> None:
-        raise NotImplementedError
-
-    async def run(self) -> Grant | None:
-        """Sends the request until it is granted or over. `None`: it was sent once, and others have the lock."""
-        while True:
-            await self._end_if_over()
-            pause: float | None = 0.0
-            try:
-                outcome = await self.attempt()
-            except (NoReply, ServerError) as error:
-                if not passes(error):
-                    raise explained(error, self.names()) from error.__cause__
-                self.last = more_telling(self.last, error)
-                pause = AFTER_ERRORS.pause(self._failures)
-                self._failures += 1
-            else:
-                if isinstance(outcome, Grant):
-                    return outcome
-                if outcome == "refused":
-                    return None
-                if outcome == "poll":
-                    pause = self._polling.pause(self._polls)
-                    self._polls += 1
-            if pause is None:
-                raise await self.failure(self.last is None)
-            if pause:
-                await self.pause(min(pause, max(0.0, min(self.limit(), self.deadline) - now())))
-
-    def names(self) -> tuple[str, ...]:
-        raise NotImplementedError
-
-    def note_reply(self) -> None:
-        self.contact, self.last, self._failures = now(), None, 0
-
-    def limit(self) -> float:
-        """Until when the server has to reply."""
-        if self.contact is None or self.once:
-            return self.began + self.limits.retry_for
-        return self.contact + self.limits.retry_wait_for
-
-    async def _end_if_over(self) -> None:
-        if self.is_closed:
-            raise ClosedError("the Locks has been closed")
-        is_over = now() >= self.deadline
-        if is_over or (self.last is not None and now() >= self.limit()):
-            raise await self.failure(is_over and self.last is None and self.contact is not None)
-
-
-class Request(Acquisition):
-    """An acquisition at a server. If something of it may be left there, `is_open` is true."""
-
-    def __init__(
-        self, server: Server, owner: Owner, call: Call, options: Options, limits: Limits, is_try: bool
-    ) -> None:
-        super().__init__(options, limits, is_try)
-        self._server, self._owner, self._call = server, owner, call
+        self._is_closed = False
         self._waits = False  # others had the lock, so it waits by a message from now on
         self._ticket: Ticket | None = None  # by which its last copy waits
         self._sent = 0.0  # before the last copy was sent that was answered null
         self._ends = float("inf")  # when the wait of that copy ends on the server, at the earliest
         self._is_loose = False  # a copy of it may be on its way to the server
-        self.is_queued = False  # it waits on the server, or is held
+        self._is_queued = False  # it waits on the server, or is held
 
     @property
     def is_open(self) -> bool:
-        return self._is_loose or self.is_queued
+        """Whether something of it may be left on the server."""
+        return self._is_loose or self._is_queued
 
-    def names(self) -> tuple[str, ...]:
-        return self._owner.names
+    async def acquire(self) -> Grant | None:
+        """The grant, or `None` if a try was refused. Whatever else ends it, nothing is left on the server."""
+        grant = None
+        try:
+            grant = await self.run()
+        finally:
+            if grant is None and self.is_open:
+                self._server.drop(self._owner, 0)
+        return grant
 
-    def leave(self) -> None:
+    async def run(self) -> Grant | None:
+        """Sends the request until it is granted or over. `None`: a try was refused."""
+        try:
+            return await self._repeat()
+        finally:
+            self._forget()
+
+    def stop(self) -> None:
         """Ends the wait of an upgrade whose hold is over."""
-        self.is_closed = True
-        ticket = self._ticket
-        if ticket is not None:
-            ticket.mailbox.put(CLOSED)
+        self._is_closed = True
+        if self._ticket is not None:
+            self._ticket.mailbox.put(CLOSED)
 
-    def forget(self) -> None:
-        """Has to be called at the end."""
+    def _forget(self) -> None:
         if self._ticket is not None:
             self._server.listener.tickets.pop(self._ticket.tag, None)
             self._ticket = None
 
-    async def pause(self, duration: float) -> None:
-        await self._server.io.pause(duration)
-
-    async def failure(self, is_timed_out: bool) -> SlockError:
-        waited = now() - self.began
+    async def _failure(self, is_timed_out: bool) -> SlockError:
+        """The error of a request that is over, because others have the lock, or without a reply."""
+        waited, names = now() - self._began, self._owner.names
         if not is_timed_out:
-            return no_answer(self.names(), waited, self.last)
+            return no_answer(names, waited, self._last)
         holders = await info.holders_of(self._server.replies, self._owner.questions(), _HOLDERS_REPLY)
-        return TimedOutError(f"timed out after {short(waited)}", self.names(), holders)
+        return TimedOutError(f"timed out after {short(waited)}", names, holders)
 
-    async def attempt(self) -> Outcome:
-        channel = "" if self.once else await self._channel()
+    async def _repeat(self) -> Grant | None:
+        while True:
+            if self._is_closed:
+                raise ClosedError("the Locks has been closed")
+            is_over = now() >= self._deadline
+            if is_over or (self._last is not None and now() >= self._limit()):
+                raise await self._failure(is_over and self._last is None and self._contact is not None)
+            pause = 0.0
+            try:
+                outcome = await self._attempt()
+            except (NoReply, ServerError) as error:
+                if not passes(error):
+                    raise explained(error, self._owner.names) from error.__cause__
+                self._last = more_telling(self._last, error)
+                pause = AFTER_ERRORS.pause(self._failures) or 0.0
+                self._failures += 1
+            else:
+                if isinstance(outcome, Grant):
+                    return outcome
+                if outcome == "refused":
+                    if self._is_try:
+                        return None
+                    raise await self._failure(True)
+                if outcome == "poll":
+                    pause = _POLLING.pause(self._polls) or 0.0
+                    self._polls += 1
+            if pause:
+                await self._server.io.pause(min(pause, max(0.0, min(self._limit(), self._deadline) - now())))
+
+    def _note_reply(self) -> None:
+        self._contact, self._last, self._failures = now(), None, 0
+
+    def _limit(self) -> float:
+        """Until when the server has to reply."""
+        if self._contact is None or self._once:
+            return self._began + self._settings.retry_for
+        return self._contact + self._settings.retry_wait_for
+
+    async def _attempt(self) -> Outcome:
+        channel = "" if self._once else await self._channel()
         call, wait = self._call, 0.0
         if channel and self._ticket:
-            wait = min(SERVER_WAIT, max(self.deadline - now(), 0.001))
+            wait = min(SERVER_WAIT, max(self._deadline - now(), 0.001))
             call = waiting(call, wait, channel, self._ticket.tag)
-        until = min(self.limit(), now() + self.limits.retry_for, self.deadline + _LATE_REPLY)
+        # If this process was late, the server gets the time for a reply all the same.
+        limit = max(self._limit(), now() + _LATE_REPLY)
+        until = min(limit, now() + self._settings.retry_for, self._deadline + _LATE_REPLY)
         was_loose, self._is_loose = self._is_loose, True
         try:
             answer = await self._server.number(call, until)
         except ServerError as error:
-            self._is_loose, self.contact = was_loose, now()
+            self._is_loose, self._contact = was_loose, now()
             if channel and self._server.listener.has_failed(self._owner.keys[0], channel, error):
                 return "again"
             if error.code == "NOSUBSCRIBER" and self._ticket:  # it is confirmed soon
-                self.note_reply()
+                self._note_reply()
                 await self._hear(_SUBSCRIBING * random.uniform(1, 5))
                 return "again"
             raise
-        self.is_queued = bool(answer.number or channel)
+        self._is_queued = bool(answer.number or channel)
         self._is_loose = was_loose
         if answer.number:
             return await self._confirm(answer.number, answer.sent, False)
-        self.note_reply()
+        self._note_reply()
         if channel:
             self._waits, self._sent, self._ends = True, answer.sent, answer.sent + wait
             return await self._await()
-        if self.once:
+        if self._once:
             return "refused"
         if self._waits:  # it wants a channel, and may not have one
             return "poll"
@@ -204,7 +175,7 @@ class Request(Acquisition):
         """The channel to wait by. A request that has not been refused waits only if there is one already. If it is new,
         the confirmation of the server is waited for, but not for long."""
         listener, key = self._server.listener, self._owner.keys[0]
-        self.forget()  # a message that is late may tell of a hold that ended before this copy is sent
+        self._forget()  # a message that is late may tell of a hold that ended before this copy is sent
         if self._waits:
             self._ticket = listener.ticket(key)
         name, is_new = await listener.channel(key, self._waits)
@@ -216,15 +187,15 @@ class Request(Acquisition):
 
     async def _hear(self, timeout: float) -> Any:
         assert self._ticket is not None
-        message = CLOSED if self.is_closed else await self._ticket.mailbox.get(timeout)
+        message = CLOSED if self._is_closed else await self._ticket.mailbox.get(timeout)
         if message is CLOSED:
-            self.is_closed = True
+            self._is_closed = True
         return message
 
     async def _await(self) -> Outcome:
         """Waits for the message of a request that is in the queue."""
-        pause = min(_SEND_AGAIN * random.uniform(0.8, 1), self.limits.retry_wait_for / 4)
-        message = await self._hear(min(pause, self.deadline - now() + _LATE_MESSAGE))
+        pause = min(_SEND_AGAIN * random.uniform(0.8, 1), self._settings.retry_wait_for / 4)
+        message = await self._hear(min(pause, self._deadline - now() + _LATE_MESSAGE))
         if message in (None, AGAIN, CLOSED):
             return "again"
         if isinstance(message, ServerError):
@@ -233,37 +204,19 @@ class Request(Acquisition):
             return await self._confirm(message, self._sent, True)
         # The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator has
         # withdrawn the request.
-        self.is_queued = False
+        self._is_queued = False
         if now() < self._ends:
-            raise await self.failure(True)
+            raise await self._failure(True)
         return "again"
 
     async def _confirm(self, fence: int, sent: float, is_by_message: bool) -> Outcome:
         """Makes sure of how long the hold is valid, and that enough replicas have it. The ttl began at a grant that may
         be long ago, if a message told of it, and at a server that may not be the primary any more."""
-        if self.contact is None:
-            self.contact = self.began
-        since, ttl = now() - sent, self.options.ttl
+        if self._contact is None:
+            self._contact = self._began
+        since, ttl = now() - sent, self._options.ttl
         is_sure = not is_by_message or (since <= ttl / 3 and not self._server.transport.has_failover)
-        if not self.options.min_replicas and is_sure and since < counted(ttl):
+        if not self._options.min_replicas and is_sure and since < self._settings.counted(ttl):
             return Grant(fence, sent)
-        answer = await self._server.extend(self._owner, ttl, fence, self.options, now() + self.limits.retry_for)
-        if not answer.number:
-            return "again"  # it is over by now
-        return Grant(fence, answer.sent)
-
-
-async def acquire(server: Server, owner: Owner, call: Call, options: Options, limits: Limits, is_try: bool) -> Any:
-    """The grant, or `None` if it was refused. Whatever else ends it, nothing is left on the server."""
-    request = Request(server, owner, call, options, limits, is_try)
-    is_done = False
-    try:
-        grant = await request.run()
-        if grant is None and not is_try:
-            raise await request.failure(True)
-        is_done = grant is not None
-        return grant
-    finally:
-        request.forget()
-        if not is_done and request.is_open:
-            server.ends.add(owner.end(0))
+        answer = await self._server.extend(self._owner, ttl, fence, self._options, now() + self._settings.retry_for)
+        return Grant(fence, answer.sent) if answer.number else "again"  # it is over by now

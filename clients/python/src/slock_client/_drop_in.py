@@ -15,7 +15,8 @@ from slock_client._hold import HoldBase
 from slock_client._locks import LocksBase
 from slock_client._options import LEAST_TTL, Duration, Options, seconds
 from slock_client._protocol import Owner, word
-from slock_client._transport import Call, run
+from slock_client._redis import settled
+from slock_client._transport import Call, completed, run
 from slock_client.asyncio import _asyncio
 from slock_client.errors import LostError, NoAnswerError, NotHeldError, TimedOutError
 
@@ -52,6 +53,8 @@ class DropIn:
     blocking_timeout: float | None
     thread_local: bool
     local: Any
+    release: Any
+    do_release: Any
 
     def register_scripts(self) -> None:
         """The last step of the library's `__init__`. The server has the commands, so there are no scripts."""
@@ -68,8 +71,7 @@ class DropIn:
 
     def _locks(self) -> LocksBase:
         client = self._client()
-        known = _all.get(client)
-        return known or _all.setdefault(client, self._kind(client))
+        return _all.get(client) or _all.setdefault(client, self._kind(client))
 
     @property
     def _errors(self) -> Any:
@@ -118,10 +120,16 @@ class DropIn:
         self.local.token = lease.owner.token.encode("utf-8", "surrogateescape")
         return True
 
+    async def _try(self, token: Any) -> bool:
+        """Sends the request once. A part of `acquire` in the library, for subclasses."""
+        return await self._acquire(False, None, token, None)
+
     async def _locked(self) -> bool:
+        """Whether somebody has the lock."""
         return (await self._replied(self._locks()._info, self._key)).mode != "free"
 
     async def _owned(self) -> bool:
+        """Whether this thread has it by this lock."""
         token = self.local.token
         return token is not None and not self._is_lost() and await self._left(token) >= 0 and not self._is_lost()
 
@@ -152,23 +160,24 @@ class DropIn:
         if not is_held:
             raise self._not_owned("release")
 
-    async def _set_ttl(self, ttl: float, verb: str) -> None:
+    async def _set_ttl(self, ttl: float, verb: str) -> bool:
         """As the library does it, also to less. A time to live that comes to nothing ends the hold."""
         hold, token, locks = self.local.hold, self.local.token, self._locks()
-        owner, fence = Owner((self._key,), locks._settings.prefix, self._text(token)), 0
+        owner, fence = Owner((self._key,), locks._settings.prefix, Options(token=self._text(token))), 0
         lease = None if hold is None else hold._lease
         if lease is not None:
             fence = lease.fence
             lease.until = min(lease.until, now() + ttl)
         engine = locks._engine()
         call = owner.end(fence) if ttl < 0.001 else owner.extend(ttl, fence, only_lengthens=False)
-        answer = await self._replied(engine.servers[0].ask, (self._key,), locks._limits.retry_for, call)
+        answer = await self._replied(engine.servers[0].ask, (self._key,), locks._settings.retry_for, call)
         if not answer.number and (ttl >= 0.001 or answer.copies == 1):
             raise self._not_owned(verb)
         if lease is not None:
-            lease.until = answer.sent + ttl - ttl / 1000 - 0.001
+            lease.until = answer.sent + locks._settings.counted(ttl)
+        return True
 
-    async def _extend(self, additional_time: float, replace_ttl: bool) -> None:
+    async def _extend(self, additional_time: float, replace_ttl: bool) -> bool:
         self._check_timeout("extend")
         ttl = int(additional_time * 1000) / 1000
         if not replace_ttl:
@@ -176,11 +185,11 @@ class DropIn:
             if left < 0:
                 raise self._not_owned("extend")
             ttl += left / 1000
-        await self._set_ttl(ttl, "extend")
+        return await self._set_ttl(ttl, "extend")
 
-    async def _reacquire(self) -> None:
+    async def _reacquire(self) -> bool:
         self._check_timeout("reacquire")
-        await self._set_ttl(self._ttl(), "reacquire")
+        return await self._set_ttl(self._ttl(), "reacquire")
 
     def _check_timeout(self, verb: str) -> None:
         if not self.timeout:
@@ -207,23 +216,30 @@ class DropIn:
                 raise cause from error
             raise self._errors.TimeoutError(str(error)) from error
 
-    def _check_acquired(self) -> bytes:
-        token: bytes | None = self.local.token
-        if token is None:
+    async def _give_back(self) -> None:
+        """Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned. When it
+        is cancelled or interrupted, it may be called again."""
+        if self.local.token is None:
             raise self._error("Cannot release a lock that's not owned or is already unlocked.")
-        return token
+        try:
+            await settled(self.do_release(self.local.token))
+        except Exception:
+            self._disown()
+            raise
+        self._disown()
 
     def _check_entered(self, is_acquired: bool) -> None:
         if not is_acquired:
             raise self._error("Unable to acquire lock within the time specified")
 
-    def _raises(self, error: BaseException) -> bool:
-        """Whether it is an error that the lock is no longer owned when a block ends."""
-        if getattr(self, "raise_on_release_error", True):
-            return True
-        if not isinstance(error.__cause__, LostError):  # a loss is logged anyway
-            _log.warning("slock: a lock was released before its block ended (lock %s)", self._key)
-        return False
+    async def _end_block(self, _: Block, *__: object) -> None:
+        try:
+            await settled(self.release())
+        except self._errors.LockError as error:
+            if getattr(self, "raise_on_release_error", True):
+                raise
+            if not isinstance(error.__cause__, LostError):  # a loss is logged anyway
+                _log.warning("slock: a lock was released before its block ended (lock %s)", self._key)
 
 
 class SyncDropIn(DropIn):
@@ -246,35 +262,13 @@ class SyncDropIn(DropIn):
         """
         return run(self._acquire, blocking, blocking_timeout, token, None)
 
-    def do_acquire(self, token: Any) -> bool:
-        """Sends the request once. A part of `acquire` in the library, for subclasses."""
-        return run(self._acquire, False, None, token, None)
-
-    def locked(self) -> bool:
-        """Whether somebody has the lock."""
-        return run(self._locked)
-
-    def owned(self) -> bool:
-        """Whether this thread has it by this lock."""
-        return run(self._owned)
-
-    def release(self) -> None:
-        """Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned."""
-        try:
-            self.do_release(self._check_acquired())
-        finally:
-            self._disown()
-
-    def do_release(self, expected_token: Any) -> None:
-        run(self._release, expected_token)
-
-    def do_extend(self, additional_time: float, replace_ttl: bool) -> Any:
-        run(self._extend, additional_time, replace_ttl)
-        return True
-
-    def do_reacquire(self) -> Any:
-        run(self._reacquire)
-        return True
+    release = completed(DropIn._give_back)
+    locked = completed(DropIn._locked)
+    owned = completed(DropIn._owned)
+    do_acquire: Any = completed(DropIn._try)
+    do_release: Any = completed(DropIn._release)
+    do_extend: Any = completed(DropIn._extend)
+    do_reacquire: Any = completed(DropIn._reacquire)
 
     def __enter__(self) -> Any:
         block = entered(self)
@@ -282,14 +276,7 @@ class SyncDropIn(DropIn):
         self._check_entered(run(self._acquire, None, None, None, block.alive))
         return self
 
-    def _left_block(self, block: Block, *_: object) -> None:
-        try:
-            self.release()
-        except self._errors.LockError as error:
-            if self._raises(error):
-                raise
-
-    __exit__ = Exit(_left_block)
+    __exit__ = Exit(completed(DropIn._end_block))
 
 
 class AsyncDropIn(DropIn):
@@ -308,38 +295,13 @@ class AsyncDropIn(DropIn):
         """
         return await self._acquire(blocking, blocking_timeout, token, None)
 
-    async def do_acquire(self, token: Any) -> bool:
-        """Sends the request once. A part of `acquire` in the library, for subclasses."""
-        return await self._acquire(False, None, token, None)
-
-    async def locked(self) -> bool:
-        """Whether somebody has the lock."""
-        return await self._locked()
-
-    async def owned(self) -> bool:
-        """Whether this thread has it by this lock."""
-        return await self._owned()
-
-    async def release(self) -> None:
-        """Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned. When it
-        is cancelled, it may be called again."""
-        try:
-            await self.do_release(self._check_acquired())
-        except Exception:
-            self._disown()
-            raise
-        self._disown()
-
-    async def do_release(self, expected_token: Any) -> None:
-        await self._release(expected_token)
-
-    async def do_extend(self, additional_time: float, replace_ttl: bool) -> Any:
-        await self._extend(additional_time, replace_ttl)
-        return True
-
-    async def do_reacquire(self) -> Any:
-        await self._reacquire()
-        return True
+    release = DropIn._give_back
+    locked = DropIn._locked
+    owned = DropIn._owned
+    do_acquire: Any = DropIn._try
+    do_release: Any = DropIn._release
+    do_extend: Any = DropIn._extend
+    do_reacquire: Any = DropIn._reacquire
 
     def __aenter__(self) -> Any:
         return self._begin_block(entered(self))
@@ -349,11 +311,4 @@ class AsyncDropIn(DropIn):
         self._check_entered(await self._acquire(None, None, None, block.alive))
         return self
 
-    async def _left_block(self, block: Block, *_: object) -> None:
-        try:
-            await self.release()
-        except self._errors.LockError as error:
-            if self._raises(error):
-                raise
-
-    __aexit__ = Exit(_left_block)
+    __aexit__ = Exit(DropIn._end_block)

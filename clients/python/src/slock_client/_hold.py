@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
-from slock_client._acquisition import Limits
 from slock_client._clock import now
-from slock_client._engine import Engine
 from slock_client._lease import Keeper, Lease, reference
-from slock_client._mode import Downgrade, Upgrade
+from slock_client._mode import downgrade, upgrade
 from slock_client._options import Duration, Mode, check_ttl, seconds
 from slock_client._quorum import Votes
+from slock_client._server import Server
 from slock_client.errors import LostError, NoAnswerError, NotHeldError, QuorumMissedError, Reason, TimedOutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
-
-
-class Home(Protocol):
-    """The `Locks` of a hold."""
-
-    _limits: Limits
-
-    def _engine(self) -> Engine: ...
 
 
 class HoldBase:
@@ -32,8 +22,8 @@ class HoldBase:
 
     __slots__ = ("__weakref__", "_home", "_lease")
 
-    def __init__(self, home: Home, lease: Lease, alive: Callable[[], Any] | None = None) -> None:
-        self._home, self._lease = home, lease
+    def __init__(self, home: Any, lease: Lease, alive: Callable[[], Any] | None = None) -> None:
+        self._home, self._lease = home, lease  # the `Locks`, and what is known
         # From now on it is renewed: as long as somebody has this object, or `alive` gives something.
         lease.alive = reference(self) if alive is None else alive
 
@@ -54,7 +44,7 @@ class HoldBase:
     @property
     def metadata(self) -> str:
         """The text that `SLOCK.INFO` shows."""
-        return self._lease.metadata
+        return self._lease.owner.metadata
 
     @property
     def label(self) -> str:
@@ -99,13 +89,16 @@ class HoldBase:
         self._lease.finish()
 
     async def _release(self) -> None:
+        """Raises `LostError` if the hold was lost, and `NotHeldError` if it was released or detached before. Without a
+        reply for `retry_for` it raises `NoAnswerError`, and goes on in the background, as it does if it is cancelled.
+        In any case nothing renews the hold any more."""
         lease = self._lease
         lease.finish()
         after = lease.granted + lease.options.at_least - now() if lease.options.at_least else 0.0
         try:
             was_held = await self._keeper().end(lease.owner, lease.named(), after)
         except (NoAnswerError, QuorumMissedError, TimedOutError) as error:
-            lease.report.release_failed(lease.context, lease.label, lease.owner.names, error)
+            lease.tell_release_failed(error)
             raise
         if not was_held:
             raise lease.find_gone()
@@ -123,9 +116,12 @@ class HoldBase:
                 raise
 
     def _keeper(self) -> Keeper:
-        return self._lease.keeper.over(self._home._engine().servers)
+        keeper, servers = self._lease.keeper, self._home._engine().servers
+        return keeper.over(servers) if isinstance(keeper, Votes) else servers[0]  # of this loop or process
 
     async def _extend(self, ttl: Duration) -> None:
+        """Lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals use
+        the longest ttl that was asked for."""
         ttl, lease = seconds(ttl, "ttl"), self._lease
         check_ttl(ttl)
         engine = self._home._engine()
@@ -134,20 +130,27 @@ class HoldBase:
         async def send(until: float) -> None:
             await lease.extend(self._keeper(), ttl, min(until, max(now() + 0.001, lease.last)))
 
-        await engine.servers[0].repeat(lease.owner.names, self._home._limits.retry_for, send)
+        await engine.servers[0].repeat(lease.owner.names, self._home._settings.retry_for, send)
 
-    async def _change(self, to: Mode, wait: Duration | None) -> None:
-        engine = self._home._engine()
+    async def _upgrade(self, wait: Duration | None = None) -> None:
+        """Makes a reader the writer, in one step, with a new fence. It waits until the other readers have left, for at
+        most `wait`. Raises `DeadlockError` if another reader waits for its upgrade already. It works for one key on one
+        server. If it ends without a reply, the hold is still valid; `mode` tells later what became of it."""
+        limit = None if wait is None else seconds(wait, "wait")
+        await upgrade(self._lease, self._server(), limit)
+
+    async def _downgrade(self) -> None:
+        """Makes the writer a reader, in one step, with a new fence and no writer in between. The hold counts as a
+        reader's from the first attempt on. It works for one key on one server."""
+        await downgrade(self._lease, self._server())
+
+    def _server(self) -> Server:
         if isinstance(self._lease.keeper, Votes):
             raise ValueError("the mode changes for one key on one server")
-        server = engine.servers[0]
-        if to == "read":
-            await Downgrade(self._lease, server).run()
-        else:
-            limit = None if wait is None else seconds(wait, "wait")
-            await Upgrade(self._lease, server, self._home._limits, limit).run()
+        return self._home._engine().servers[0]  # type: ignore[no-any-return]
 
-    async def _wait_lost(self, timeout: Duration | None) -> bool:
+    async def _wait_lost(self, timeout: Duration | None = None) -> bool:
+        """Waits until the hold is lost or released, or for the time. Tells whether it was lost."""
         lease, engine = self._lease, self._home._engine()
         mailbox = engine.io.mailbox()
         end = float("inf") if timeout is None else now() + seconds(timeout, "timeout")

@@ -8,75 +8,43 @@ threads has to win, the operation is one of C, such as `list.pop`.
 from __future__ import annotations
 
 import contextvars
+import logging
 import os
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable
+from typing import Any, Literal
 
+from slock_client._acquisition import Grant
 from slock_client._clock import now
 from slock_client._options import Mode, Options
 from slock_client._protocol import Owner, explained, not_held
-from slock_client._server import Answer, Server
+from slock_client._quorum import Votes
+from slock_client._server import Server
+from slock_client._settings import Settings
 from slock_client._transport import NoReply, ServerError
 from slock_client.errors import LostError, Reason, SlockError
-from slock_client.hooks import Report
+
+_log = logging.getLogger("slock_client")
 
 _AGAIN = 0.1  # seconds until a renewal is sent again, where another primary may have to confirm it
 
 
-class Keeper(Protocol):
-    """Where a hold is kept: one server, or the nodes of a quorum."""
-
-    async def extend(self, owner: Owner, ttl: float, fence: int, options: Options, until: float) -> Answer:
-        """Sends one extension. The number is 0 if the hold is gone. A fence of 0 means whatever the token holds."""
-        ...
-
-    async def end(self, owner: Owner, fence: int, after: float) -> bool:
-        """Releases, or has the hold end after so many seconds. Tells whether it was still there."""
-        ...
-
-    def drop(self, owner: Owner, fence: int) -> None:
-        """Releases in the background."""
-        ...
-
-    def over(self, servers: Sequence[Server]) -> Keeper:
-        """The same for a caller that may be in another event loop, which has other connections."""
-        ...
-
-
-class Phase:
-    """How far a `Locks` has been closed."""
-
-    is_closing = False  # waits and renewals end
-    is_closed = False  # nothing is repeated any more
+Keeper = Server | Votes  # where a hold is kept
 
 
 class Lease:
     def __init__(
-        self,
-        keeper: Keeper,
-        owner: Owner,
-        options: Options,
-        mode: Mode,
-        counted: Callable[[float], float],
-        report: Report,
-        phase: Phase,
+        self, settings: Settings, keeper: Keeper, owner: Owner, mode: Mode, options: Options, grant: Grant
     ) -> None:
-        self.keeper, self.owner, self.options = keeper, owner, options
-        self.mode: Mode = mode
-        self._counted, self.report, self._phase = counted, report, phase
-        self.metadata = ""
+        self._settings, self.keeper, self.owner, self.options = settings, keeper, owner, options
         self.label = options.label or owner.names[0]
-        self.context = contextvars.copy_context()
+        self._context = contextvars.copy_context()
         self.pid = os.getpid()
         self.state: Literal["live", "over", "lost"] = "live"
         self.reason: Reason | None = None
-        self.fence = 0
         self.ttl = options.ttl
-        self.granted = now()  # when it was granted, at the earliest
+        self.granted = grant.sent  # when it was granted, at the earliest
         self.until = float("-inf")  # valid until then
-        self.renew_at = float("-inf")
-        self.is_open = False  # the server may have changed the mode and the fence: renewals name no fence
         self.is_changing = False  # a change of mode is under way
         self.is_renewing = False
         self.is_warned = False  # that nothing limits the hold
@@ -85,16 +53,19 @@ class Lease:
         self.watchers: list[Callable[[], object]] = []  # called when the hold is over
         self.holds: dict[Lease, None] = {}  # where it is until it is over
         self._claims = [None]  # who takes the one element ends the hold
+        self.grant(mode, *grant)
 
     # --- what the server has said
 
     def grant(self, mode: Mode, fence: int, sent: float) -> None:
-        self.mode, self.fence, self.is_open = mode, fence, False
+        self.mode: Mode = mode
+        self.fence = fence
+        self.is_open = False  # the server may have changed the mode and the fence: renewals name no fence
         self.lengthen(sent, self.ttl)
 
     def lengthen(self, sent: float, ttl: float) -> None:
         """The server lets the hold live for a ttl, or longer, from a moment on."""
-        self.ttl, self.until = max(self.ttl, ttl), max(self.until, sent + self._counted(ttl))
+        self.ttl, self.until = max(self.ttl, ttl), max(self.until, sent + self._settings.counted(ttl))
         self.renew_at, self.failed = sent + self.ttl / 3, None
 
     def named(self) -> int:
@@ -145,23 +116,13 @@ class Lease:
     def find_gone(self) -> LostError:
         """The release found nothing."""
         self.state, self.reason = "lost", "gone"
-        loss = self.error()
-        assert isinstance(loss, LostError)
-        self.report.lost(self.context, self.label, loss)
-        return loss
+        return self._tell_loss()
 
     def _become_lost(self, reason: Reason) -> None:
         self.state, self.reason = "lost", reason
         # By the fence, because another hold of a token of the program's stays.
         self.keeper.drop(self.owner, self.named())
-        loss = self.error()
-        assert isinstance(loss, LostError)
-        self.report.lost(self.context, self.label, loss)
-
-    def _notify(self) -> None:
-        self.report.held(self.context, self.label, now() - self.granted)
-        for watcher in list(self.watchers):
-            watcher()
+        self._tell_loss()
 
     def _overdue(self) -> Reason | None:
         last = self.last
@@ -169,7 +130,7 @@ class Lease:
             return None
         if last < self.until:
             return "max hold"
-        return "closed" if self._phase.is_closing else "expired"
+        return "closed" if self._settings.is_closing else "expired"
 
     def problem(self) -> SlockError | None:
         """`None` while the hold is live."""
@@ -182,13 +143,19 @@ class Lease:
         return self.error()
 
     def error(self) -> SlockError:
-        if self.state != "lost":
-            return not_held(self.owner.names, self.mode)
+        return self._loss() if self.state == "lost" else not_held(self.owner.names, self.mode)
+
+    def _loss(self) -> LostError:
         loss = LostError(f"the lock was lost, {self.reason}", self.owner.names)
         loss.reason = self.reason or "gone"
         if self.reason == "expired":
             loss.__cause__ = self.failed
         return loss
+
+    def raise_problem(self) -> None:
+        problem = self.problem()
+        if problem is not None:
+            raise problem
 
     # --- extension
 
@@ -209,10 +176,39 @@ class Lease:
             self.lose("gone")
         self.raise_problem()
 
-    def raise_problem(self) -> None:
-        problem = self.problem()
-        if problem is not None:
-            raise problem
+    # --- what the program is told
+
+    def _call(self, hook: Callable[..., object] | None, *arguments: Any) -> None:
+        """Calls a hook in the context of the acquisition."""
+        if hook is not None:
+            self._context.copy().run(hook, self.label, *arguments)  # a context is for one thread at a time
+
+    def _notify(self) -> None:
+        self._call(self._settings.hooks.held, now() - self.granted)
+        for watcher in list(self.watchers):
+            watcher()
+
+    def _tell_loss(self) -> LostError:
+        loss = self._loss()
+        _log.warning("slock: a lock was lost: %s (label %s, reason %s)", loss, self.label, loss.reason)
+        self._call(self._settings.hooks.lost, loss)
+        return loss
+
+    def tell_renewal_failed(self, error: BaseException) -> None:
+        _log.debug("slock: a renewal failed (%s): %s", self, error)
+        self._call(self._settings.hooks.renewal_failed, error)
+
+    def tell_release_failed(self, error: BaseException) -> None:
+        _log.warning("slock: a release failed; the lock ends by its ttl (%s): %s", self, error)
+        self._call(self._settings.hooks.release_failed, error)
+
+    def warn_once(self) -> None:
+        if not self.is_warned:
+            self.is_warned = True
+            _log.warning("slock: a lock has been held for an hour and has no max_hold (%s)", self)
+
+    def __str__(self) -> str:
+        return f"lock {', '.join(self.owner.names)}, label {self.label}"
 
 
 def is_abandoned(lease: Lease) -> bool:

@@ -3,6 +3,7 @@ has a ticket with a secret tag, so that its message reaches it and nobody else c
 
 from __future__ import annotations
 
+import logging
 from binascii import crc_hqx
 from collections.abc import Callable
 from functools import cache
@@ -13,6 +14,8 @@ from typing import Any
 from slock_client._clock import now
 from slock_client._protocol import draw, message_of
 from slock_client._transport import Link, Runtime, ServerError
+
+_log = logging.getLogger("slock_client")
 
 # A message: a fence or 0, an error, or one of these.
 AGAIN, CLOSED = "a message may have been missed", "the Locks was closed"
@@ -38,8 +41,8 @@ class _Channel:
 class Listener:
     """What the waits of one process or event loop share."""
 
-    def __init__(self, link: Link, io: Runtime, is_cluster: bool, polls: Callable[[Exception], None]) -> None:
-        self._link, self._io, self._is_cluster, self._polls = link, io, is_cluster, polls
+    def __init__(self, link: Link, io: Runtime, is_cluster: bool) -> None:
+        self._link, self._io, self._is_cluster = link, io, is_cluster
         self.waits: Callable[[], None] = lambda: None  # called when a request begins to wait
         self._channels: dict[int, _Channel] = {}  # by the slot; without a cluster it is 0
         self.tickets: dict[str, Ticket] = {}  # by the tag
@@ -102,7 +105,9 @@ class Listener:
         has_waited = channel.since is not None and now() - channel.since > _TRIAL
         if is_denied or has_waited:
             if not self._denied:
-                self._polls(error)
+                _log.warning(
+                    "slock: waits poll, and are not served in order, because the user may not use channels: %s", error
+                )
             self._denied = now() + 3 * _TRIAL
         if is_denied or has_waited or channel.since is None:  # in the last case another server has the key
             self._channels.pop(self._slot(key), None)

@@ -30,15 +30,16 @@ def word(text: str) -> str | bytes:
 
 
 class Owner:
-    """An owner token and the keys that it wants or holds."""
+    """An owner token, the keys that it wants or holds, and what an operator sees of it."""
 
-    __slots__ = ("_words", "is_given", "keys", "names", "token")
+    __slots__ = ("_words", "is_given", "keys", "metadata", "names", "token")
 
-    def __init__(self, names: tuple[str, ...], prefix: str, token: str | None) -> None:
+    def __init__(self, names: tuple[str, ...], prefix: str, options: Options) -> None:
         self.names = names  # the keys for the program
         self.keys = tuple(prefix + name for name in names) if prefix else names  # for the server
-        self.is_given = token is not None  # by the program: other acquisitions may use it too
-        self.token = draw() if token is None else token
+        self.is_given = options.token is not None  # by the program: other acquisitions may use it too
+        self.token = draw() if options.token is None else options.token
+        self.metadata = own_name() if options.metadata is None else options.metadata
         self._words = tuple(map(word, (*self.keys, self.token)))
 
     def _command(self, single: str, several: str, *rest: object) -> Call:
@@ -46,20 +47,19 @@ class Owner:
             return Call(self.keys[0], (single, *self._words, *rest))
         return Call(self.keys[0], (several, len(self.keys), *self._words, *rest))
 
-    def lock(self, mode: Mode, options: Options, metadata: str) -> Call:
-        """Asks for the lock."""
-        rest: list[object] = [ms(options.ttl)]
-        if metadata:
-            rest += ["META", metadata]
-        if options.limit is not None:
-            rest += ["LIMIT", options.limit]
+    def _lock(self, mode: Mode, *rest: object) -> Call:
         single, several = ("SLOCK.LOCK", "SLOCK.MLOCK") if mode == "write" else ("SLOCK.RLOCK", "SLOCK.MRLOCK")
         return self._command(single, several, *rest)
 
+    def lock(self, mode: Mode, ttl: float, limit: int | None) -> Call:
+        """Asks for the lock."""
+        meta = ("META", self.metadata) if self.metadata else ()
+        most = () if limit is None else ("LIMIT", limit)
+        return self._lock(mode, ms(ttl), *meta, *most)
+
     def adopt(self, mode: Mode, ttl: float) -> Call:
         """Gives the fence of what the token holds in the mode, and never takes a lock."""
-        call = self.lock(mode, Options(ttl=ttl), "")
-        return call._replace(words=(*call.words, "XX"))
+        return self._lock(mode, ms(ttl), "XX")
 
     def extend(self, ttl: float, fence: int, only_lengthens: bool = True) -> Call:
         """Has the hold with the fence, or whatever the token holds if it is 0, end a ttl from now."""
@@ -95,10 +95,6 @@ def _fenced(fence: int) -> tuple[object, ...]:
 def waiting(call: Call, wait: float, channel: str, tag: str) -> Call:
     """The command with a place in the queue, whose end is told on a channel."""
     return call._replace(words=(*call.words, "WAIT", ms(wait), "NOTIFY", channel, tag))
-
-
-def metadata_of(options: Options) -> str:
-    return own_name() if options.metadata is None else options.metadata
 
 
 def message_of(payload: str) -> tuple[str, int | ServerError]:

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 from slock_client._clock import now
-from slock_client._ends import AFTER_ERRORS, Ends
 from slock_client._listener import AGAIN, Listener
 from slock_client._options import Options
 from slock_client._protocol import REFUSE_FOR, Owner, explained, more_telling, ms, no_answer, passes
+from slock_client._settings import Settings
 from slock_client._transport import Call, NoReply, Runtime, ServerError, Transport
 from slock_client.errors import ClosedError, NoAnswerError, TooFewReplicasError
-from slock_client.hooks import Report
+from slock_client.polling import Exponential
 
 T = TypeVar("T")
+_log = logging.getLogger("slock_client")
 
+AFTER_ERRORS = Exponential(0.01, 1)
+_OUTAGE = 1.0  # seconds without a reply before that is logged: a connection may be lost at any time
+_DELIVERIES = 8  # that are on their way at once. During an outage the others cost their memory.
+_REPLICA_SLICE = 0.5  # seconds of one WAIT for replicas
 _OF_A_REQUEST = ("SLOCK.LOCK", "SLOCK.RLOCK", "SLOCK.MLOCK", "SLOCK.MRLOCK")
 _OF_A_MODE = ("SLOCK.UPGRADE", "SLOCK.DOWNGRADE")
-_REPLICA_SLICE = 0.5  # seconds of one WAIT for replicas
-
-
-Explain = Callable[[Exception, tuple[str, ...]], BaseException]
-
-
-def _refused(error: Exception, names: tuple[str, ...]) -> BaseException:
-    return NoAnswerError(f"the server refused the release: {error}", names)
 
 
 class Answer(NamedTuple):
@@ -37,15 +36,15 @@ class Answer(NamedTuple):
 
 
 class Server:
-    def __init__(
-        self, transport: Transport, io: Runtime, report: Report, retry_for: float, confirm: Callable[[], None]
-    ) -> None:
-        self.transport, self.io, self.report, self.retry_for = transport, io, report, retry_for
+    def __init__(self, transport: Transport, io: Runtime, settings: Settings, confirm: Callable[[], None]) -> None:
+        self.transport, self.io, self.settings = transport, io, settings
         self._confirm = confirm  # called when another primary may lack some holds
         self.is_closed = False
         self.link = transport.link(io, self._switched)
-        self.listener = Listener(self.link, io, transport.is_cluster, report.polls)
-        self.ends = Ends(io, self.number, retry_for)
+        self.listener = Listener(self.link, io, transport.is_cluster)
+        self._silent_since: float | None = None  # infinite: it has been logged
+        self._deliveries: deque[tuple[Call, float]] = deque()  # commands, and until when they are sent
+        self._permits = deque(range(_DELIVERIES))
 
     def _switched(self) -> None:
         self.listener.put_all(AGAIN)
@@ -58,12 +57,22 @@ class Server:
         try:
             replies = await self.io.call(self.link, call, until)
         except NoReply as error:
-            self.report.reached(error)
+            self._note_silence(error)
             raise
-        self.report.reached(None)
+        if self._silent_since is not None:
+            if self._silent_since == float("inf"):
+                _log.info("slock: the server replies again")
+            self._silent_since = None
         if isinstance(replies[0], ServerError):
             raise replies[0]
         return replies
+
+    def _note_silence(self, error: NoReply) -> None:
+        if self._silent_since is None:
+            self._silent_since = now()
+        elif now() - self._silent_since > _OUTAGE:
+            self._silent_since = float("inf")
+            _log.warning("slock: no reply from the server: %s", error)
 
     async def number(self, call: Call, until: float) -> Answer:
         """Sends a command once. A reply that is no number, such as null, is 0."""
@@ -78,7 +87,7 @@ class Server:
             reply = 0  # as if it were gone
         return Answer(reply if isinstance(reply, int) else 0, sent)
 
-    async def ask(self, names: tuple[str, ...], limit: float, call: Call, explain: Explain = explained) -> Answer:
+    async def ask(self, names: tuple[str, ...], limit: float, call: Call) -> Answer:
         """Sends a command until it is answered, for so many seconds."""
         copies = 0
 
@@ -87,11 +96,9 @@ class Server:
             copies += 1
             return (await self.number(call, until))._replace(copies=copies)
 
-        return await self.repeat(names, limit, send, explain)
+        return await self.repeat(names, limit, send)
 
-    async def repeat(
-        self, names: tuple[str, ...], limit: float, send: Callable[[float], Awaitable[T]], explain: Explain = explained
-    ) -> T:
+    async def repeat(self, names: tuple[str, ...], limit: float, send: Callable[[float], Awaitable[T]]) -> T:
         """Sends until there is an answer, for so many seconds. Then it raises `NoAnswerError` about the names."""
         began, failures, last = now(), 0, None
         while True:
@@ -99,7 +106,7 @@ class Server:
                 return await send(began + limit)
             except (NoReply, ServerError) as error:
                 if not passes(error):
-                    raise explain(error, names) from error.__cause__
+                    raise explained(error, names) from error.__cause__
                 last = more_telling(last, error)
             pause = AFTER_ERRORS.pause(failures) or 0.0
             failures += 1
@@ -120,7 +127,7 @@ class Server:
             left = min(max(end - now(), 0.001), _REPLICA_SLICE)
             call = owner.extend(ttl + 0.001, fence)._replace(then=("WAIT", options.min_replicas, ms(left)))
             sent = now()
-            extended, acknowledged = await self.replies(call, max(until, sent + left + self.retry_for))
+            extended, acknowledged = await self.replies(call, max(until, sent + left + self.settings.retry_for))
             if isinstance(acknowledged, ServerError):
                 raise acknowledged
             if extended == 0 or acknowledged >= options.min_replicas:
@@ -128,13 +135,6 @@ class Server:
             if now() >= end:
                 text = f"{acknowledged} of {options.min_replicas} replicas acknowledged"
                 raise TooFewReplicasError(text, owner.names)
-
-    def drop(self, owner: Owner, fence: int) -> None:
-        """Releases in the background."""
-        self.ends.add(owner.end(fence))
-
-    def over(self, servers: Sequence[Server]) -> Server:
-        return servers[0]
 
     async def end(self, owner: Owner, fence: int, after: float) -> bool:
         """Releases, or has the hold end after so many seconds. Tells whether it was still there.
@@ -146,10 +146,56 @@ class Server:
             call, whole = owner.extend(after, fence, only_lengthens=False), 1
         is_answered = False
         try:
-            answer = await self.ask(owner.names, self.retry_for, call, _refused)
+            answer = await self.ask(owner.names, self.settings.retry_for, call)
             is_answered = True
         finally:
             if not is_answered:
-                self.ends.add(call, after if after > 0 else REFUSE_FOR)
+                self.deliver(call, after if after > 0 else REFUSE_FOR)
         # The server does not remember the end of a token of the program's: of two copies the second finds nothing.
         return answer.number == whole or (owner.is_given and answer.copies > 1)
+
+    def drop(self, owner: Owner, fence: int) -> None:
+        """Releases in the background."""
+        self.deliver(owner.end(fence))
+
+    def deliver(self, call: Call, duration: float = REFUSE_FOR) -> None:
+        """Sends a command in the background until it is answered, for a time: by default the time for which the server
+        would refuse the token."""
+        self._deliveries.appendleft((call, now() + duration))
+        self.io.spawn(self._deliver)
+
+    def is_idle(self) -> bool:
+        return not self._deliveries and len(self._permits) == _DELIVERIES
+
+    async def _deliver(self) -> None:
+        try:
+            permit = self._permits.pop()
+        except IndexError:
+            return
+        try:
+            while self._deliveries:
+                await self._deliver_next()
+        except IndexError:
+            pass  # another one has taken it
+        finally:
+            self._permits.append(permit)
+        if self._deliveries:  # it came after the last look
+            self.io.spawn(self._deliver)
+
+    async def _deliver_next(self) -> None:
+        call, until = self._deliveries.popleft()
+
+        async def send(end: float) -> None:
+            try:
+                await self.number(call, end)
+            except ServerError as error:
+                if passes(error):
+                    raise
+
+        try:
+            await self.repeat((), min(until - now(), self.settings.retry_for), send)
+        except NoAnswerError:  # its node may be away, and that of the next one not
+            if now() < until:
+                self._deliveries.append((call, until))
+        except ClosedError:
+            pass

@@ -10,14 +10,12 @@ from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from slock_client._block import Block, Exit, entered
-from slock_client._engine import Engine
 from slock_client._hold import HoldBase
-from slock_client._locks import LocksBase, QuorumBase, RequestBase
-from slock_client._options import Duration, HoldOptions, Mode, ReadOptions, RequestOptions
+from slock_client._locks import Engine, LocksBase, QuorumBase, RequestBase
+from slock_client._options import HoldOptions, Mode, ReadOptions, RequestOptions
 from slock_client._threads import Threads
-from slock_client._transport import run
+from slock_client._transport import completed, run
 from slock_client.errors import NotHeldError
-from slock_client.info import LockInfo, Queue
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -60,18 +58,9 @@ class Locks(LocksBase):
         `NotHeldError` if the token does not hold all keys in the mode."""
         return Hold(self, run(self._adopt, keys, token, mode, dict(options)))
 
-    def release(self, keys: str | Iterable[str], token: str) -> int:
-        """Releases what an owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on
-        how many nodes of a quorum. It is for a token that another process took; a hold has `release`."""
-        return run(self._release, keys, token)
-
-    def info(self, key: str) -> LockInfo:
-        """Who holds the lock of the key and who waits for it, all of them."""
-        return run(self._info, key)
-
-    def queues(self) -> list[Queue]:
-        """The locks that are waited for whose names begin with the prefix, on all nodes, the longest wait first."""
-        return run(self._queues)
+    release = completed(LocksBase._release)
+    info = completed(LocksBase._info)
+    queues = completed(LocksBase._queues)
 
     def close(self, release: bool = False) -> None:
         """Ends the waits and the renewals. They, and all later calls except `Hold.release`, raise `ClosedError`.
@@ -102,31 +91,11 @@ class Hold(HoldBase):
 
     __slots__ = ("_blocks",)
 
-    def release(self) -> None:
-        """Raises `LostError` if the hold was lost, and `NotHeldError` if it was released or detached before. Without a
-        reply for `retry_for` it raises `NoAnswerError`, and goes on in the background. In any case nothing renews the
-        hold any more."""
-        run(self._release)
-
-    def extend(self, ttl: Duration) -> None:
-        """Lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals use
-        the longest ttl that was asked for."""
-        run(self._extend, ttl)
-
-    def upgrade(self, wait: Duration | None = None) -> None:
-        """Makes a reader the writer, in one step, with a new fence. It waits until the other readers have left, for at
-        most `wait`. Raises `DeadlockError` if another reader waits for its upgrade already. It works for one key on one
-        server. If it ends without a reply, the hold is still valid; `mode` tells later what became of it."""
-        run(self._change, "write", wait)
-
-    def downgrade(self) -> None:
-        """Makes the writer a reader, in one step, with a new fence and no writer in between. The hold counts as a
-        reader's from the first attempt on. It works for one key on one server."""
-        run(self._change, "read", None)
-
-    def wait_lost(self, timeout: Duration | None = None) -> bool:
-        """Waits until the hold is lost or released, or for the time. Tells whether it was lost."""
-        return run(self._wait_lost, timeout)
+    release = completed(HoldBase._release)
+    extend = completed(HoldBase._extend)
+    upgrade = completed(HoldBase._upgrade)
+    downgrade = completed(HoldBase._downgrade)
+    wait_lost = completed(HoldBase._wait_lost)
 
     def __enter__(self) -> Hold:
         self._blocks: list[Block] = []
@@ -154,7 +123,7 @@ class Request(RequestBase):
 
     def try_acquire(self) -> Hold | None:
         """Sends the request once. `None` if others hold the lock or wait for it."""
-        lease = run(self._try)
+        lease = run(self._acquire, True)
         return None if lease is None else Hold(self._locks, lease)
 
     def __enter__(self) -> Hold:

@@ -57,8 +57,6 @@ class Threads:
     """Threads for what goes on in the background. All of them are daemons, and end when they have long been idle."""
 
     def __init__(self) -> None:
-        self._orders: queue.SimpleQueue[tuple[Callable[[], Work], bool]] = queue.SimpleQueue()
-        self._permit = deque([None])  # for the one thread that carries orders out
         self._jobs: queue.SimpleQueue[Callable[[], Work]] = queue.SimpleQueue()
         self._workers: set[int] = set()
         self._idle: deque[None] = deque()  # one for each worker that waits, and that no job has been given to
@@ -71,44 +69,21 @@ class Threads:
         return ThreadMailbox()
 
     def start(self, function: Callable[[], Work]) -> None:
-        self._order(function, False)
+        _thread.start_new_thread(_begin, (function,))
 
     def spawn(self, function: Callable[[], Work]) -> None:
-        self._order(function, True)
-
-    def _order(self, function: Callable[[], Work], is_job: bool) -> None:
-        self._orders.put((function, is_job))
-        if self._permit:
-            _thread.start_new_thread(self._carry_out, ())
-
-    def _carry_out(self) -> None:
+        self._jobs.put(function)
         try:
-            self._permit.pop()
+            self._idle.pop()
         except IndexError:
-            return  # another one runs
-        try:
-            while True:
-                function, is_job = self._orders.get(timeout=_IDLE_SECONDS)
-                if is_job:
-                    self._jobs.put(function)
-                    try:
-                        self._idle.pop()
-                    except IndexError:
-                        if len(self._workers) < _MOST_WORKERS:
-                            threading.Thread(target=self._work, name="slock-worker", daemon=True).start()
-                else:
-                    threading.Thread(target=_complete, args=(function,), name="slock", daemon=True).start()
-        except queue.Empty:
-            pass
-        finally:
-            self._permit.append(None)
-        if not self._orders.empty():  # one came after the last look
-            self._carry_out()
+            if len(self._workers) < _MOST_WORKERS:
+                self.start(self._work)
 
-    def _work(self) -> None:
+    async def _work(self) -> None:
         me = threading.get_ident()
-        self._workers.add(me)
-        while True:
+        if len(self._workers) < _MOST_WORKERS:  # many may have been started at once
+            self._workers.add(me)
+        while me in self._workers:
             try:
                 job = self._jobs.get_nowait()
             except queue.Empty:
@@ -125,7 +100,7 @@ class Threads:
             _complete(job)
 
     def is_busy(self) -> bool:
-        return not (self._orders.empty() and self._jobs.empty()) or len(self._workers) > len(self._idle)
+        return not self._jobs.empty() or len(self._workers) > len(self._idle)
 
     async def apart(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if threading.current_thread().name.startswith("slock"):
@@ -148,17 +123,20 @@ class Threads:
         time.sleep(max(0.0, duration))
 
     async def call(self, link: Link, call: Call, until: float) -> list[Any]:
-        commands = [call.words, call.then] if call.then else [call.words]
         permit = None
         try:
             try:
                 permit = self._calls.get(timeout=_LONG_CALL)
             except queue.Empty:
                 permit = 0  # one more
-            return await link.send(call.key, commands)
+            return await link.send(call.key, call.commands)
         finally:
             if permit is not None:
                 self._calls.put(permit)
+
+
+def _begin(function: Callable[[], Work]) -> None:
+    threading.Thread(target=_complete, args=(function,), name="slock", daemon=True).start()
 
 
 def _complete(function: Callable[[], Work]) -> None:

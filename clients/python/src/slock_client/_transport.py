@@ -7,25 +7,42 @@ they await blocks the thread and never suspends them, so that `run` completes a 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from functools import partial, wraps
+from itertools import starmap
+from operator import methodcaller
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 Command = tuple[Any, ...]
 Work = Coroutine[Any, Any, None]
 
 
-def run(function: Callable[P, Coroutine[Any, Any, T]], *arguments: P.args, **named: P.kwargs) -> T:
+def run(function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
     """Completes a coroutine of the synchronous half.
 
-    It is made here, because one that is dropped before its first step warns of that. In the warning an exception of a
-    signal handler would get lost.
+    It is made and begun by one call of C. One that an exception of a signal handler drops before its first step warns
+    of that, and in the warning another exception would get lost.
     """
     try:
-        function(*arguments, **named).send(None)
+        next(map(_begin, starmap(function, (arguments,))))
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     raise RuntimeError("the synchronous half has suspended a coroutine")
+
+
+_begin = methodcaller("send", None)
+
+
+def completed(work: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[S, P], T]:
+    """The method of the synchronous half that completes a coroutine function."""
+
+    @wraps(work)
+    def method(self: S, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return run(partial(work, self, *arguments, **named))
+
+    return method
 
 
 class NoReply(Exception):
@@ -49,6 +66,10 @@ class Call(NamedTuple):
     key: str | None
     words: Command
     then: Command = ()
+
+    @property
+    def commands(self) -> list[Command]:
+        return [self.words, self.then] if self.then else [self.words]
 
 
 class Mailbox(Protocol):
@@ -90,6 +111,11 @@ class Link(Protocol):
 
     batch: int  # how many commands may go together
     lanes: int  # how many batches may be under way
+
+    @property
+    def limit(self) -> float:
+        """How many seconds a batch may take, where the connection itself has no limit of time."""
+        ...
 
     async def send(self, key: str | None, commands: list[Command]) -> list[Any]:
         """The replies to commands for the primary that has the key; some may be a `ServerError`. Raises `NoReply`."""

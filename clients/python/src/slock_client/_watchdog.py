@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from slock_client._clock import now
-from slock_client._lease import Lease, Phase, is_abandoned
+from slock_client._lease import Lease, is_abandoned
 from slock_client._protocol import explained
 from slock_client._server import Server
+from slock_client._settings import Settings
 from slock_client._transport import NoReply, Runtime, ServerError
 from slock_client.errors import SlockError
-from slock_client.hooks import Report
 
 _LONGEST_PAUSE = 1.0  # seconds. Timers stop while the machine sleeps, and owners vanish at any time.
 _LEAST_PAUSE = 20  # times that a look at all holds took: so it costs a twentieth of a core at most
@@ -23,23 +23,19 @@ _LONG = 3600.0  # seconds after which a hold without a limit is worth a warning
 
 
 class Watchdog:
-    def __init__(self, io: Runtime, servers: Sequence[Server], report: Report, phase: Phase) -> None:
-        self._io, self._servers, self._report, self._phase = io, servers, report, phase
+    def __init__(self, io: Runtime, servers: Sequence[Server], settings: Settings) -> None:
+        self._io, self._servers, self._settings = io, servers, settings
         self.holds: dict[Lease, None] = {}
         self._inbox = io.mailbox()
         self._wakes_at = float("-inf")  # when it looks next
         self._calls = 0  # of `wake`
         self._permit = deque([None])  # for the one that runs
         self._started = float("-inf")
-        self._purge_at = 1000
 
     def add(self, lease: Lease) -> None:
         lease.holds = self.holds
         self.holds[lease] = None
-        if len(self.holds) > self._purge_at:
-            self._purge()
-        if lease.options.renew:
-            self.wake(lease.renew_at)
+        self.wake(lease.renew_at if lease.options.renew else lease.last)
 
     def wake(self, due: float) -> None:
         """Has it look at that time."""
@@ -57,41 +53,23 @@ class Watchdog:
             lease.renew_at = float("-inf")
         self._inbox.put(None)
 
-    def _purge(self) -> None:
-        """Forgets holds that nobody looks after and that have expired."""
-        at = now()
-        for lease in list(self.holds):
-            if lease.until < at and not self._is_watched(lease):
-                self.holds.pop(lease, None)
-        self._purge_at = 1000 + 2 * len(self.holds)
-
-    def _is_watched(self, lease: Lease) -> bool:
-        return lease.options.renew or bool(lease.watchers)
-
     async def _run(self) -> None:
-        idle_since: float | None = None
-        follows = False
         try:
             self._permit.pop()
         except IndexError:
             return  # another one runs
+        last_use = now()
         try:
+            self._follow(True)
             while True:
                 began, calls = now(), self._calls
-                due = began + _LONGEST_PAUSE
-                is_idle = not any(server.listener.tickets for server in self._servers)
-                for lease in list(self.holds):
-                    if self._is_watched(lease):
-                        is_idle = False
-                        due = min(due, self._look(lease, began))
-                idle_since = (idle_since or began) if is_idle else None
-                if idle_since is not None and began - idle_since > _IDLE:
+                if self.holds or any(server.listener.tickets for server in self._servers):
+                    last_use = began
+                elif began - last_use > _IDLE:
                     return
-                if not follows:
-                    follows = True
-                    self._follow(True)
+                due = min((self._look(lease, began) for lease in list(self.holds)), default=float("inf"))
                 soon = began + (now() - began) * (1 + _LEAST_PAUSE)
-                self._wakes_at = max(due, soon)
+                self._wakes_at = max(min(due, began + _LONGEST_PAUSE), soon)
                 if calls != self._calls:  # another thread has called during the look
                     self._wakes_at = soon
                 await self._inbox.get(self._wakes_at - now())
@@ -103,7 +81,7 @@ class Watchdog:
             for server in self._servers:
                 if not server.listener.tickets:
                     server.listener.close()
-            if any(map(self._is_watched, list(self.holds))):  # one came after the last look
+            if self.holds:  # one came after the last look
                 self.wake(0)
 
     def _follow(self, is_wanted: bool) -> None:
@@ -112,19 +90,21 @@ class Watchdog:
 
     def _look(self, lease: Lease, at: float) -> float:
         """Does what is due for a hold, and tells when to look again."""
+        if not (lease.options.renew or lease.watchers) and (is_abandoned(lease) or at >= lease.last):
+            self.holds.pop(lease, None)  # it ends by its ttl, and its owner learns that by asking
+            return float("inf")
         if is_abandoned(lease) or (lease.alive is None and at >= lease.last):
             lease.abandon()
             return float("inf")
         if lease.problem() is not None:
             return float("inf")
-        if not lease.options.renew or self._phase.is_closing:
+        if not lease.options.renew or self._settings.is_closing:
             return lease.last
         if at >= lease.renew_at and not lease.is_renewing and lease.alive is not None:
             lease.is_renewing = True
             self._io.spawn(partial(self._renew, lease))
-        if not lease.is_warned and at - lease.granted > _LONG and lease.options.max_hold is None:
-            lease.is_warned = True
-            self._report.held_long(lease.label, lease.owner.names)
+        if at - lease.granted > _LONG and lease.options.max_hold is None:
+            lease.warn_once()
         return lease.last if lease.is_renewing else min(lease.last, lease.renew_at)
 
     async def _renew(self, lease: Lease) -> None:
@@ -134,7 +114,7 @@ class Watchdog:
             await lease.extend(lease.keeper, lease.ttl, at + min(lease.ttl / 4, lease.last - at))
         except (NoReply, ServerError, SlockError) as error:
             if lease.problem() is None:
-                self._report.renewal_failed(lease.context, lease.label, lease.owner.names, explained(error))
+                lease.tell_renewal_failed(explained(error))
         finally:
             lease.is_renewing = False
             self.wake(lease.renew_at)

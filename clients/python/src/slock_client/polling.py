@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from datetime import timedelta
 
@@ -17,16 +18,13 @@ class Strategy:
 
     def limit(self, attempts: int) -> Strategy:
         """The same pauses, for at most so many further attempts."""
-        limited = self._copy()
+        limited = copy.copy(self)
         limited._most = attempts
         return limited
 
     def pause(self, attempt: int) -> float | None:
         """Seconds before the further attempt with this number, counted from 0. `None`: there is none."""
         return None if self._most is not None and attempt >= self._most else self._pause(attempt)
-
-    def _copy(self) -> Strategy:
-        raise NotImplementedError
 
     def _pause(self, attempt: int) -> float:
         raise NotImplementedError
@@ -38,9 +36,6 @@ class Constant(Strategy):
     def __init__(self, pause: float | timedelta) -> None:
         self._seconds = seconds(pause, "pause")
 
-    def _copy(self) -> Strategy:
-        return Constant(self._seconds)
-
     def _pause(self, attempt: int) -> float:
         return self._seconds
 
@@ -51,9 +46,6 @@ class Exponential(Strategy):
 
     def __init__(self, first: float | timedelta, most: float | timedelta) -> None:
         self._first, self._longest = seconds(first, "first"), seconds(most, "most")
-
-    def _copy(self) -> Strategy:
-        return Exponential(self._first, self._longest)
 
     def _pause(self, attempt: int) -> float:
         return min(self._first * 2.0 ** min(attempt, 30), self._longest) * random.uniform(0.5, 1)

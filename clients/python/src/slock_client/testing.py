@@ -111,7 +111,7 @@ class _Transport:
 
 
 class _Link:
-    batch, lanes = 100, 1
+    batch, lanes, limit = 100, 1, 1.0
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server

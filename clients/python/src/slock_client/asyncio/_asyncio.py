@@ -9,13 +9,11 @@ from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from slock_client._block import Block, Exit, entered
-from slock_client._engine import Engine
 from slock_client._hold import HoldBase
-from slock_client._locks import LocksBase, QuorumBase, RequestBase
-from slock_client._options import Duration, HoldOptions, Mode, ReadOptions, RequestOptions
+from slock_client._locks import Engine, LocksBase, QuorumBase, RequestBase
+from slock_client._options import HoldOptions, Mode, ReadOptions, RequestOptions
 from slock_client.asyncio._tasks import Tasks
 from slock_client.errors import NotHeldError
-from slock_client.info import LockInfo, Queue
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -65,18 +63,9 @@ class Locks(LocksBase):
         `NotHeldError` if the token does not hold all keys in the mode."""
         return Hold(self, await self._adopt(keys, token, mode, dict(options)))
 
-    async def release(self, keys: str | Iterable[str], token: str) -> int:
-        """Releases what an owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on
-        how many nodes of a quorum. It is for a token that another process took; a hold has `release`."""
-        return await self._release(keys, token)
-
-    async def info(self, key: str) -> LockInfo:
-        """Who holds the lock of the key and who waits for it, all of them."""
-        return await self._info(key)
-
-    async def queues(self) -> list[Queue]:
-        """The locks that are waited for whose names begin with the prefix, on all nodes, the longest wait first."""
-        return await self._queues()
+    release = LocksBase._release
+    info = LocksBase._info
+    queues = LocksBase._queues
 
     async def close(self, release: bool = False) -> None:
         """Ends the waits and the renewals, in all loops. They, and all later calls except `Hold.release`, raise
@@ -110,31 +99,11 @@ class Hold(HoldBase):
 
     __slots__ = ("_blocks",)
 
-    async def release(self) -> None:
-        """Raises `LostError` if the hold was lost, and `NotHeldError` if it was released or detached before. Without a
-        reply for `retry_for` it raises `NoAnswerError`, and goes on in the background, as it does if it is cancelled.
-        In any case nothing renews the hold any more."""
-        await self._release()
-
-    async def extend(self, ttl: Duration) -> None:
-        """Lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals use
-        the longest ttl that was asked for."""
-        await self._extend(ttl)
-
-    async def upgrade(self, wait: Duration | None = None) -> None:
-        """Makes a reader the writer, in one step, with a new fence. It waits until the other readers have left, for at
-        most `wait`. Raises `DeadlockError` if another reader waits for its upgrade already. It works for one key on one
-        server. If it ends without a reply, the hold is still valid; `mode` tells later what became of it."""
-        await self._change("write", wait)
-
-    async def downgrade(self) -> None:
-        """Makes the writer a reader, in one step, with a new fence and no writer in between. The hold counts as a
-        reader's from the first attempt on. It works for one key on one server."""
-        await self._change("read", None)
-
-    async def wait_lost(self, timeout: Duration | None = None) -> bool:
-        """Waits until the hold is lost or released, or for the time. Tells whether it was lost."""
-        return await self._wait_lost(timeout)
+    release = HoldBase._release
+    extend = HoldBase._extend
+    upgrade = HoldBase._upgrade
+    downgrade = HoldBase._downgrade
+    wait_lost = HoldBase._wait_lost
 
     async def __aenter__(self) -> Hold:
         self._blocks: list[Block] = []
@@ -161,7 +130,7 @@ class Request(RequestBase):
 
     async def try_acquire(self) -> Hold | None:
         """Sends the request once. `None` if others hold the lock or wait for it."""
-        lease = await self._try()
+        lease = await self._acquire(True)
         return None if lease is None else Hold(self._locks, lease)
 
     def __aenter__(self) -> Awaitable[Hold]:

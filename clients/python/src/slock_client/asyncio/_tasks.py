@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from slock_client._clock import now
-from slock_client._transport import Call, Link, NoReply, Work
+from slock_client._transport import Call, Command, Link, NoReply, Work
+
+if sys.version_info >= (3, 11):
+    from asyncio import timeout
+else:
+    from async_timeout import timeout  # redis-py and valkey-py bring it
 
 _log = logging.getLogger("slock_client")
 T = TypeVar("T")
@@ -49,12 +55,17 @@ class TaskMailbox:
 
 
 class Tasks:
-    """The tasks of one loop. Commands that are sent in one turn of the loop go together."""
+    """The tasks of one loop, and the calls over one link.
+
+    A few calls are under way at a time. What comes meanwhile waits, and then goes together. A caller that leaves does
+    not cancel that: its command may be in the middle of others.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()  # the loop keeps only weak references
-        self._lanes: dict[Link, _Lanes] = {}
+        self._queue: deque[tuple[Call, asyncio.Future[list[Any]]]] = deque()
+        self._running = 0
 
     def mailbox(self) -> TaskMailbox:
         return TaskMailbox(self._loop)
@@ -82,90 +93,53 @@ class Tasks:
         await asyncio.sleep(max(0.0, duration))
 
     async def call(self, link: Link, call: Call, until: float) -> list[Any]:
-        if link not in self._lanes:
-            self._lanes[link] = _Lanes(self, link)
+        if call.then:  # it may take long
+            return await _within(min(until, now() + link.limit), link.send(call.key, call.commands))
+        if self._running < link.lanes and not self._queue:
+            return await self._send(link, call.key, call.commands, until)
         reply: asyncio.Future[list[Any]] = self._loop.create_future()
-        timer = self._loop.call_later(max(0.0, until - now()), _expire, reply)
-        try:
-            self._lanes[link].add(_Waiting(call, reply))
-            return await reply
-        finally:
-            timer.cancel()
+        self._queue.append((call, reply))
+        return await _within(until, reply)
 
-
-def _expire(reply: asyncio.Future[list[Any]]) -> None:
-    if not reply.done():
-        reply.set_exception(NoReply("the connection is silent"))
-
-
-class _Waiting:
-    """A call that has no reply yet."""
-
-    __slots__ = ("call", "reply")
-
-    def __init__(self, call: Call, reply: asyncio.Future[list[Any]]) -> None:
-        self.call, self.reply = call, reply
-
-
-class _Lanes:
-    """The calls over one link. A few batches are under way at a time, and what comes meanwhile goes with the next.
-
-    A caller that leaves does not cancel its batch: its command may be in the middle of others.
-    """
-
-    def __init__(self, tasks: Tasks, link: Link) -> None:
-        self._tasks, self._link = tasks, link
-        self._queue: deque[_Waiting] = deque()
-        self._running = 0
-        self._is_starting = False
-
-    def add(self, one: _Waiting) -> None:
-        if one.call.then:  # it may take long
-            self._tasks.spawn(lambda: self._send([one], [one.call.words, one.call.then]))
-            return
-        self._queue.append(one)
-        if self._running < self._link.lanes and not self._is_starting:
-            self._is_starting = True
-            self._tasks.spawn(self._run)
-
-    async def _run(self) -> None:
-        self._is_starting = False
+    async def _send(self, link: Link, key: str | None, commands: list[Command], until: float) -> list[Any]:
         self._running += 1
         try:
-            while self._queue:
-                batch: list[_Waiting] = []
-                while self._queue and len(batch) < self._link.batch:
-                    one = self._queue.popleft()
-                    if not one.reply.done():
-                        batch.append(one)
-                if batch:
-                    await self._send(batch, [one.call.words for one in batch])
+            return await _within(min(until, now() + link.limit), link.send(key, commands))
         finally:
             self._running -= 1
+            if self._queue:
+                self.spawn(lambda: self._send_next(link))
 
-    async def _send(self, batch: list[_Waiting], commands: list[tuple[Any, ...]]) -> None:
+    async def _send_next(self, link: Link) -> None:
+        batch: list[tuple[Call, asyncio.Future[list[Any]]]] = []
+        while self._queue and len(batch) < link.batch:
+            one = self._queue.popleft()
+            if not one[1].done():
+                batch.append(one)
+        if not batch:
+            return
         try:
-            replies = await self._link.send(batch[0].call.key, commands)
+            replies = await self._send(link, batch[0][0].key, [call.words for call, _ in batch], float("inf"))
         except Exception as error:
-            for one in batch:
-                if not one.reply.done():
-                    one.reply.set_exception(_again(error))
-            return
-        except BaseException:  # the loop ends
-            for one in batch:
-                one.reply.cancel()
-            raise
-        if len(batch) == 1:
-            if not batch[0].reply.done():
-                batch[0].reply.set_result(replies)
-            return
-        for one, reply in zip(batch, replies, strict=True):
-            if not one.reply.done():
-                one.reply.set_result([reply])
+            for _, reply in batch:
+                if not reply.done():
+                    reply.set_exception(_copy(error))
+        else:
+            for (_, reply), value in zip(batch, replies, strict=True):
+                if not reply.done():
+                    reply.set_result([value])
 
 
-def _again(error: Exception) -> Exception:
-    """A copy for each caller, whose traceback is its own."""
+async def _within(until: float, work: Awaitable[T]) -> T:
+    try:
+        async with timeout(until - now()):
+            return await work
+    except asyncio.TimeoutError:
+        raise NoReply("the connection is silent") from None
+
+
+def _copy(error: Exception) -> Exception:
+    """One for each caller, whose traceback is its own."""
     if not isinstance(error, NoReply):
         return error
     copy = NoReply(*error.args)
