@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -59,25 +60,21 @@ type lease struct {
 	mode    Mode
 	fence   int64 // 0 for a quorum
 	ttl     time.Duration
-	counted func(ttl time.Duration) time.Duration
-	granted time.Duration // when it was granted, at the earliest
-	until   time.Duration // valid until then
-	renewAt time.Duration // when the next renewal is due
-	isOpen  bool          // the server may have changed the mode and the fence: renewals name no fence
-	reason  Reason        // of a loss
-	failed  error         // what the last renewal said, unless one has succeeded since
-	isLong  bool          // it was warned of that nothing limits the hold
+	counted func(ttl time.Duration) time.Duration // the part of a ttl that counts for the validity
+	granted time.Duration                         // when it was granted, at the earliest
+	until   time.Duration                         // valid until then
+	renewAt time.Duration                         // when the next renewal is due
+	isOpen  bool                                  // the server may have changed the mode and the fence: renewals name no fence
+	reason  Reason                                // of a loss
+	failed  error                                 // what the last renewal said, unless one has succeeded since
+	isLong  bool                                  // it was warned of that nothing limits the hold
 }
 
-// counted is the part of a ttl that counts for the validity: a clock that is slewed runs up to 500 ppm fast, on both
-// sides, and the server counts in milliseconds.
-func counted(ttl time.Duration) time.Duration { return ttl - ttl/1000 - time.Millisecond }
-
 // hold makes a hold of a grant, and has it looked after.
-func (l *Locks) hold(ctx context.Context, r *Request, k keeper, o owner, got grant) *Hold {
-	h := &Hold{locks: l, keeper: k, owner: o, settings: r.settings, values: ctx}
-	h.lease = lease{ttl: r.settings.ttl, counted: l.counted, granted: got.from}
-	h.lease.grant(r.mode, got)
+func (l *Locks) hold(ctx context.Context, r *Request, got taken) *Hold {
+	h := &Hold{locks: l, keeper: got.keeper, owner: got.owner, settings: r.settings, values: context.WithoutCancel(ctx)}
+	h.lease = lease{ttl: r.settings.ttl, counted: l.settings.counted, granted: got.grant.from}
+	h.lease.grant(r.mode, got.grant)
 	l.watch(h)
 	return h
 }
@@ -155,7 +152,7 @@ func (h *Hold) problem() *Error {
 	if h.lease.reason == Expired {
 		cause = h.lease.failed
 	}
-	loss := failure(ErrLost, h.Keys(), plain("the lock was lost, "+string(h.lease.reason)), cause)
+	loss := failure(ErrLost, h.Keys(), "the lock was lost, "+string(h.lease.reason), cause)
 	loss.Reason = h.lease.reason
 	return loss
 }
@@ -189,20 +186,20 @@ func (h *Hold) updateAt(at time.Duration, change func(l *lease)) error {
 		h.timer.Stop()
 	}
 	if h.end != nil {
-		h.end(h.cause(problem))
+		h.end(problem)
 	}
 	fence, held := l.fence, at-l.granted
 	h.mu.Unlock()
 	if !wasLive {
 		return problem
 	}
-	h.locks.unwatch(h)
+	h.locks.holds.Delete(h)
 	if problem.Kind == ErrLost {
 		// By the fence, because another hold of a token of the program's stays.
 		_, _ = h.keeper.end(left, h.owner, fence, 0)
 		h.locks.report.lost(h.values, h.label(), problem)
 	}
-	h.locks.report.held(h.values, h.label(), held)
+	h.locks.report.hooks.Held(h.values, h.label(), held)
 	return problem
 }
 
@@ -213,23 +210,15 @@ var left = func() context.Context {
 	return ctx
 }()
 
-// cause is the cause of the end of the context: a loss.
-func (h *Hold) cause(problem *Error) error {
-	if problem.Kind == ErrLost {
-		return problem
-	}
-	return nil
-}
-
-// Context ends when the hold is lost, with an *Error as its cause, or released. It has the values of the context that
+// Context ends when the hold is lost, or released: its cause is the *Error that Check gives then. It has the values of the context that
 // was given to Lock, but does not end with it. Use it for all that is done under the lock.
 func (h *Hold) Context() context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx == nil {
-		h.ctx, h.end = context.WithCancelCause(context.WithoutCancel(h.values))
+		h.ctx, h.end = context.WithCancelCause(h.values)
 		if problem := h.problem(); problem != nil {
-			h.end(h.cause(problem))
+			h.end(problem)
 		} else {
 			h.setTimer(now())
 		}
@@ -256,18 +245,15 @@ func (h *Hold) Check() error { return h.update(func(*lease) {}) }
 // the longest ttl that was asked for. It fails with ErrLost if the hold is over. Without a reply for RetryFor it fails
 // with ErrNoAnswer, and when ctx is over with its error: then nothing has changed for this package.
 func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
-	if ttl < leastTTL || h.locks.counted(ttl) <= 0 {
+	if ttl < leastTTL || h.locks.settings.counted(ttl) <= 0 {
 		return tooShort(ttl)
-	}
-	if h.locks.closing.Err() != nil {
-		return ended(context.Background())
 	}
 	h.extending.Lock() // for as long as a renewal may take
 	defer h.extending.Unlock()
-	_, err := repeat(ctx, h.locks.closed, h.owner.names, h.locks.settings.retryFor, func(until time.Time) (answer, error) {
-		return answer{}, h.extend(ctx, earlier(until, time.Now().Add(h.Remaining())), ttl)
+	a := newAttempts(ctx, h.locks.closing, &h.locks.settings, h.owner.names)
+	return a.run(func() error {
+		return h.extend(ctx, earlier(a.limit(), time.Now().Add(h.Remaining())), ttl)
 	})
-	return err
 }
 
 // extend sends one extension to at least the ttl. The caller has h.extending. What is wrong with the hold comes before
@@ -284,19 +270,15 @@ func (h *Hold) extend(ctx context.Context, until time.Time, ttl time.Duration) e
 	}
 	err = h.update(func(l *lease) {
 		switch {
-		case errors.Is(failed, errLeft):
-		case failed != nil:
-			l.failed = explain(failed)
-		case got.number > 0:
+		case failed == nil && got.number > 0:
 			l.lengthen(got.sent, e.ttl)
-		case e.fence == l.named(): // else it was about another fence
+		case failed == nil && e.fence == l.named(): // else it was about another fence
 			l.lose(Gone)
+		case failed != nil && ctx.Err() == nil:
+			l.failed = explain(failed)
 		}
 	})
-	if err == nil {
-		err = failed
-	}
-	return err
+	return cmp.Or(err, failed)
 }
 
 // Detach ends the hold here without releasing it, for another process that adopts it by its token. From now on nothing

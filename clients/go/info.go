@@ -84,11 +84,11 @@ func infoOf(reply any) (info Info) {
 func (s *server) holders(ctx context.Context, within time.Duration, keys []string) []Holder {
 	for until, i := time.Now().Add(within), 0; i < len(keys) && time.Now().Before(until); i++ {
 		call := Call{Key: keys[i], KeyAt: 1, Command: []any{"SLOCK.INFO", keys[i], "FULL", "COUNT", 10}}
-		reply, _, err := s.try(ctx, until, call)
-		if err != nil || asError(reply) != nil {
+		got, err := s.try(ctx, until, call)
+		if err != nil || asError(got.reply) != nil {
 			return nil
 		}
-		if info := infoOf(reply); len(info.Holders) > 0 {
+		if info := infoOf(got.reply); len(info.Holders) > 0 {
 			return info.Holders
 		}
 	}
@@ -134,17 +134,15 @@ func (s *server) query(ctx context.Context, key string, words ...any) (reply any
 	if s.problem != nil {
 		return nil, s.problem
 	}
-	if s.closing.Err() != nil {
-		return nil, ended(context.Background())
-	}
-	call := Call{Key: key, KeyAt: 1, Command: words}
-	_, err = repeat(ctx, s.closed, nil, s.settings.retryFor, func(until time.Time) (answer, error) {
-		reply, _, err = s.try(ctx, until, call)
+	a := newAttempts(ctx, s.closing, s.settings, nil)
+	err = a.run(func() error {
+		got, err := s.try(ctx, a.limit(), Call{Key: key, KeyAt: 1, Command: words})
+		reply = got.reply
 		replies, _ := reply.([]any)
 		for i := 0; key == "" && i < len(replies) && err == nil; i++ {
 			err = asError(replies[i])
 		}
-		return answer{}, cmp.Or(err, asError(reply))
+		return cmp.Or(err, asError(reply))
 	})
 	return reply, err
 }

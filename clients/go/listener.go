@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"crypto/rand"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,7 +18,7 @@ const channelTrial = 3 * time.Second
 // listener is what the waits of one Locks share.
 type listener struct {
 	server  *server
-	changed func() // called when messages may have been missed
+	changed func() // called when another server may have become the primary
 
 	mu       sync.Mutex
 	channels map[uint16]*channel // by the slot; without a cluster it is 0
@@ -103,7 +104,7 @@ func (l *listener) again(c *channel) {
 		}
 	}
 	l.mu.Unlock()
-	if wasUp {
+	if wasUp && l.server.topology.Failover {
 		l.changed()
 	}
 }
@@ -119,7 +120,7 @@ func (l *listener) deliver(payload string) {
 }
 
 func (l *listener) ticket(key string) *ticket {
-	t := &ticket{tag: draw(), slot: l.slot(key), heard: make(chan message, 4)}
+	t := &ticket{tag: rand.Text(), slot: l.slot(key), heard: make(chan message, 4)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tickets[t.tag] = t
@@ -170,9 +171,9 @@ func (l *listener) name(slot uint16, key string) string {
 		}
 	}
 	if l.server.topology.Cluster {
-		return "{" + tag + "}.waits:" + draw()
+		return "{" + tag + "}.waits:" + rand.Text()
 	}
-	return "waits:" + draw()
+	return "waits:" + rand.Text()
 }
 
 // hashTag is the part of a key that tells its slot.

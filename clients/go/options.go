@@ -61,9 +61,12 @@ type settings struct {
 	hooks                  Hooks
 	log                    *slog.Logger
 
+	// The part of a ttl that does not count for the validity.
+	driftFactor float64
+	driftMargin time.Duration
+
 	// of a Quorum
 	strategy    Strategy
-	driftFactor float64
 	nodeTimeout time.Duration
 	failFast    bool
 }
@@ -74,13 +77,18 @@ func newSettings(options []Option) settings {
 		retryFor:     3 * time.Second,
 		retryWaitFor: time.Minute,
 		log:          slog.Default(),
-		strategy:     ExponentialPause(20*time.Millisecond, 250*time.Millisecond, -1),
 		driftFactor:  0.01,
+		strategy:     ExponentialPause(20*time.Millisecond, 250*time.Millisecond, -1),
 	}
 	for _, option := range options {
 		option.apply(&s)
 	}
 	return s
+}
+
+// counted is the part of a ttl that counts for the validity.
+func (s *settings) counted(ttl time.Duration) time.Duration {
+	return ttl - time.Duration(float64(ttl)*s.driftFactor) - s.driftMargin
 }
 
 // processName is the metadata of requests that have none: it tells an operator where to look for the owner.

@@ -48,12 +48,12 @@ func (r Request) acquire(ctx context.Context, try bool) (*Hold, error) {
 	r.locks.running.Add(1)
 	defer r.locks.running.Add(-1)
 	began := time.Now()
-	keeper, owner, got, err := r.locks.backend.acquire(ctx, &r, try)
-	r.locks.report.waited(ctx, r.settings.labelFor(r.keys), began, err)
+	got, err := r.locks.backend.acquire(ctx, &r, try)
+	r.locks.report.hooks.Waited(context.WithoutCancel(ctx), r.settings.labelFor(r.keys), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err
 	}
-	return r.locks.hold(ctx, &r, keeper, owner, got), nil
+	return r.locks.hold(ctx, &r, got), nil
 }
 
 // Do runs the work under the lock: it waits as Lock does, runs the work, and releases. The work's context is ctx, and
@@ -76,11 +76,11 @@ func (r Request) Adopt(ctx context.Context, token string) (*Hold, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	keeper, owner, got, err := r.locks.backend.adopt(ctx, &r)
+	got, err := r.locks.backend.adopt(ctx, &r)
 	if err != nil {
 		return nil, err
 	}
-	return r.locks.hold(ctx, &r, keeper, owner, got), nil
+	return r.locks.hold(ctx, &r, got), nil
 }
 
 // HoldFrom gives the hold under which Do runs the work of this context.
@@ -96,7 +96,7 @@ func (r *Request) check() error {
 	case r.locks == nil:
 		return invalid("make requests by Locks.Write and Locks.Read")
 	case r.locks.closing.Err() != nil:
-		return ended(context.Background())
+		return closed()
 	}
 	return cmp.Or(r.settings.check(r.keys, r.mode), r.locks.backend.check(r))
 }

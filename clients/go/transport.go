@@ -2,20 +2,17 @@ package slock
 
 import (
 	"context"
-	"errors"
-	"sync/atomic"
 	"time"
 )
 
-// This file has the one interface to Redis client libraries, and the repetition of commands over it.
+// This file has the one interface to Redis client libraries, and how a call over it ends in time.
 
 // Transport is what a Locks needs of a Redis client library: New makes one of a client of go-redis. Other packages have
 // one for rueidis and valkey-go, and slocktest has one that needs no server.
 type Transport interface {
 	// Call sends a command, and returns its reply and that of the command that follows it: int64, string, nil, []any,
-	// map[any]any, or a *ReplyError. It may send a command more than once. It returns within a second after ctx is over;
-	// what was sent may be carried out later. The error means that a reply is missing: it is an *UnusableError if that
-	// cannot change.
+	// map[any]any, or a *ReplyError. The error means that a reply is missing. It may send a command more than once. If it
+	// goes on after ctx is over, nobody waits for it; what was sent may be carried out later.
 	Call(ctx context.Context, call Call) (reply, then any, err error)
 	// Listen subscribes to a channel by SSUBSCRIBE, on the primary that has the channel's slot, and calls heard with each
 	// message. It calls changed when the server has confirmed the subscription, and whenever a message may have been
@@ -24,7 +21,7 @@ type Transport interface {
 	// Topology describes the servers. The error says why the client cannot be used.
 	Topology() (Topology, error)
 	// Close ends what the Transport has made. The program's client stays open, and Call goes on over it.
-	Close() error
+	Close()
 }
 
 // Call is what a Transport sends.
@@ -38,7 +35,8 @@ type Call struct {
 	Command []any
 	// Then is a command that follows over the same connection, if it is not empty.
 	Then []any
-	// Reserved asks for a connection that the program's own commands cannot occupy.
+	// Reserved asks for a connection that the program's own commands cannot occupy. A call that has no reply soon is made
+	// once more, with the other value.
 	Reserved bool
 }
 
@@ -56,7 +54,8 @@ type Topology struct {
 	RepeatsAfter time.Duration
 }
 
-// ReplyError is an error reply of the server. The text of Err begins with the code.
+// ReplyError is an error reply of the server, whose text begins with the code, or an error of the Redis client library
+// that stays, for example because the program has closed its client.
 type ReplyError struct{ Err error }
 
 func (e *ReplyError) Error() string { return e.Err.Error() }
@@ -64,19 +63,11 @@ func (e *ReplyError) Error() string { return e.Err.Error() }
 // Unwrap is the error of the Redis client library.
 func (e *ReplyError) Unwrap() error { return e.Err }
 
-// UnusableError says that a Transport cannot be used any more, for example because the program has closed its client.
-type UnusableError struct{ Err error }
-
-func (e *UnusableError) Error() string { return e.Err.Error() }
-
-// Unwrap is the error of the Redis client library.
-func (e *UnusableError) Unwrap() error { return e.Err }
-
-var (
-	// errLeft means that the caller's context was over, or that the Locks was closed.
-	errLeft = errors.New("left")
-	// errSilent is the last error of a call to a server that says nothing.
-	errSilent = errors.New("the connection is silent")
+const (
+	// silentAfter is how long a reply is waited for before the call is made once more.
+	silentAfter = 500 * time.Millisecond
+	// shortestPause is the time before a command is sent again, at least.
+	shortestPause = 5 * time.Millisecond
 )
 
 // server is one server, or one cluster, as this package uses it.
@@ -88,60 +79,57 @@ type server struct {
 	report    *reporter
 	listener  *listener
 	ends      ends
-	limit     atomic.Pointer[limit]
-
-	closing, closed context.Context // done when Close begins, and when it has ended
+	closing   context.Context // done when Close begins
 }
 
-// try sends a call once, and waits for the replies until a time. The error is errLeft if ctx was over before.
-func (s *server) try(ctx context.Context, until time.Time, call Call) (reply, then any, err error) {
+// replies are what came of a call.
+type replies struct {
+	reply, then any
+	err         error // nothing came
+}
+
+// try makes a call, and waits for the replies until a time. The Redis client library may need longer than that, so the
+// call has a goroutine of its own. Without a reply it is made once more: the connection may be silent, all connections
+// of the program's pool may be in use, or its time limits too short. The error is errLeft if ctx was over before.
+func (s *server) try(ctx context.Context, until time.Time, call Call) (got replies, err error) {
 	if ctx.Err() != nil {
-		return nil, nil, errLeft
+		return got, errLeft
 	}
-	limited, end := s.limited(ctx, until)
+	sending, end := context.WithCancel(ctx)
 	defer end()
-	reply, then, err = s.transport.Call(limited, call)
-	switch {
-	case ctx.Err() != nil: // also if it has a reply: the caller is told that it has left
-		return nil, nil, errLeft
-	case errors.Is(err, context.DeadlineExceeded):
-		err = errSilent
+	came := make(chan replies, 2)
+	send := func(call Call) {
+		var r replies
+		r.reply, r.then, r.err = s.transport.Call(sending, call)
+		came <- r
 	}
-	s.report.reached(err)
-	return reply, then, err
-}
-
-// limit is the end of calls without a context of the program's. Those that end at about the same time share it, because
-// each would take a timer.
-type limit struct {
-	context.Context
-	at  time.Time
-	end func()
-}
-
-const limitSteps = 250 * time.Millisecond
-
-// limited is a context that is over at a time, or a little later.
-func (s *server) limited(ctx context.Context, until time.Time) (context.Context, func()) {
-	if ctx.Done() != nil {
-		return context.WithDeadline(ctx, until)
+	go send(call)
+	next := time.NewTimer(max(shortestPause, min(silentAfter, time.Until(until)/2)))
+	defer next.Stop()
+	got.err = errSilent
+	for sent, missing := 1, 2; missing > 0 && passes(got.err) && ctx.Err() == nil; {
+		select {
+		case got = <-came:
+			if missing--; sent == 1 {
+				next.Reset(shortestPause)
+			}
+		case <-next.C:
+			if sent++; sent > 2 {
+				missing = 0 // its time is over
+				break
+			}
+			call.Reserved = !call.Reserved
+			go send(call)
+			next.Reset(time.Until(until))
+		case <-ctx.Done():
+		}
 	}
-	l := s.limit.Load()
-	if l == nil || until.After(l.at) || l.at.Sub(until) > limitSteps {
-		l = &limit{at: until.Add(limitSteps)}
-		l.Context, l.end = context.WithDeadline(context.Background(), l.at)
-		s.limit.Store(l)
+	if ctx.Err() != nil { // also if it has a reply: the caller is told that it has left
+		return got, errLeft
 	}
-	return shared{l, ctx}, func() {}
+	s.report.reached(got.err)
+	return got, got.err
 }
-
-// shared is a context that ends with one that many share, and has values of its own.
-type shared struct {
-	context.Context
-	values context.Context
-}
-
-func (s shared) Value(key any) any { return s.values.Value(key) }
 
 // answer is the reply to a command that may have been sent several times.
 type answer struct {
@@ -153,10 +141,10 @@ type answer struct {
 // number sends one command once. A reply that is no number, such as null, is 0.
 func (s *server) number(ctx context.Context, until time.Time, call Call) (answer, error) {
 	a := answer{sent: sending()}
-	reply, _, err := s.try(ctx, until, call)
+	got, err := s.try(ctx, until, call)
 	if err == nil {
-		a.number, err = asNumber(reply)
-		a.alone = sending()-a.sent < s.topology.RepeatsAfter
+		a.number, err = asNumber(got.reply)
+		a.alone = sending()-a.sent < min(s.topology.RepeatsAfter, shortestPause)
 	}
 	return a, err
 }
@@ -167,77 +155,14 @@ func asNumber(reply any) (int64, error) {
 	return number, err
 }
 
-// ask sends one command until it is answered, for a time.
-func (s *server) ask(ctx context.Context, names []string, limit time.Duration, call Call) (answer, error) {
-	return repeat(ctx, s.closed, names, limit, func(until time.Time) (answer, error) { return s.number(ctx, until, call) })
-}
-
-// repeat sends until there is an answer, for a time. Then the error is an ErrNoAnswer about the names. It is that of ctx
-// if ctx is over before.
-func repeat(
-	ctx, closed context.Context, names []string, limit time.Duration, send func(until time.Time) (answer, error),
-) (answer, error) {
-	began := time.Now()
-	var last error
-	for failures := 0; ; failures++ {
-		a, err := send(began.Add(limit))
-		a.alone = a.alone && failures == 0
-		switch {
-		case err == nil:
-			return a, nil
-		case errors.Is(err, errLeft):
-			return a, ended(ctx)
-		case !passes(err):
-			return a, explain(err)
-		}
-		last = moreTelling(last, err)
-		pause, _ := afterErrors(failures)
-		if left := limit - time.Since(began); left <= pause {
-			return a, noAnswer(names, limit, last, nil)
-		}
-		if !sleep(ctx, closed, pause) {
-			return a, ended(ctx)
-		}
-	}
-}
-
-// moreTelling is the later of two errors, unless it only says that nothing came.
-func moreTelling(last, err error) error {
-	if last != nil && errors.Is(err, errSilent) {
-		return last
-	}
-	return err
-}
-
-// ended is the error of a call that ctx or Close ended.
-func ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	switch {
-	case err == nil:
-		return failure(ErrClosed, nil, plain("the Locks has been closed"))
-	case errors.Is(cause, err):
-		return cause
-	}
-	return errors.Join(err, cause)
-}
-
-// overErr is the error of a context. A context learns of its deadline a little later than who reads the clock.
-func overErr(ctx context.Context) error {
-	if at, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(at) {
-		return context.DeadlineExceeded
-	}
-	return ctx.Err()
-}
-
-// sleep waits for a pause. It returns false as soon as one of the contexts is over.
-func sleep(ctx, closing context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-	case <-closing.Done():
-	}
-	return false
+// ask sends one command until it is answered, for a time, also after Close.
+func (s *server) ask(ctx context.Context, names []string, limit time.Duration, call Call) (got answer, err error) {
+	a := newAttempts(ctx, context.Background(), s.settings, names)
+	a.retryFor = limit
+	err = a.run(func() (err error) {
+		got, err = s.number(ctx, a.limit(), call)
+		return err
+	})
+	got.alone = got.alone && a.failures == 0
+	return got, err
 }
