@@ -30,7 +30,7 @@ type grant struct {
 
 // request is an acquisition at a server, or a change of mode that may have to wait.
 type request struct {
-	*attempts
+	attempts
 	server *server
 	owner  owner
 	ask    Call
@@ -67,7 +67,7 @@ func (s *server) request(
 // unsuccessful is the error of a wait that is over, which has who has the lock, or of one without a reply.
 func (r *request) unsuccessful(isTimedOut bool) error {
 	if !isTimedOut {
-		return r.unanswered(false)
+		return r.unanswered()
 	}
 	text := "timed out after " + time.Since(r.began).Round(time.Millisecond).String()
 	failed := failure(ErrTimedOut, r.names, text, overErr(r.ctx))

@@ -29,7 +29,7 @@ type attempts struct {
 	retryFor time.Duration
 	once     bool // a refusal ends them
 	polling  Strategy
-	failed   func(isTimedOut bool) error // the error if they end, because others have the lock or without a reply
+	failed   func(isTimedOut bool) error // the error if they end, because others have the lock or without a reply; nil: unanswered
 
 	began    time.Time
 	deadline time.Time // of the wait; zero: none
@@ -40,10 +40,8 @@ type attempts struct {
 }
 
 // newAttempts are those of a call about the names.
-func newAttempts(ctx, closing context.Context, s *settings, names []string) *attempts {
-	a := &attempts{ctx: ctx, closing: closing, settings: s, names: names, retryFor: s.retryFor, polling: polling, began: time.Now()}
-	a.failed = a.unanswered
-	return a
+func newAttempts(ctx, closing context.Context, s *settings, names []string) attempts {
+	return attempts{ctx: ctx, closing: closing, settings: s, names: names, retryFor: s.retryFor, polling: polling, began: time.Now()}
 }
 
 // wait sets how long a refused request is tried again. The deadline of ctx ends its wait too.
@@ -80,7 +78,7 @@ func (a *attempts) run(send func() error) error {
 			return explain(err)
 		}
 		if !more {
-			return a.failed(a.last == nil)
+			return a.fail(a.last == nil)
 		}
 		sleep(a.ctx, a.closing, min(pause, time.Until(earlier(a.limit(), a.deadline))))
 	}
@@ -103,13 +101,20 @@ func (a *attempts) over() error {
 	case errors.Is(a.ctx.Err(), context.Canceled):
 		return ended(a.ctx)
 	case isOver || a.last != nil && !time.Now().Before(a.limit()):
-		return a.failed(isOver && a.last == nil && !a.contact.IsZero())
+		return a.fail(isOver && a.last == nil && !a.contact.IsZero())
 	}
 	return nil
 }
 
+func (a *attempts) fail(isTimedOut bool) error {
+	if a.failed == nil {
+		return a.unanswered()
+	}
+	return a.failed(isTimedOut)
+}
+
 // unanswered is the error of attempts that had no reply, or only replies after which they went on.
-func (a *attempts) unanswered(bool) error {
+func (a *attempts) unanswered() error {
 	what := "no reply from the server"
 	if code(a.last) != "" {
 		what = "the server granted nothing"

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,6 +22,8 @@ const (
 	// ownTimeout is the time limit of a read or write of our own clients. Without a reply go-redis sends the command again,
 	// over another connection.
 	ownTimeout = 800 * time.Millisecond
+	// hooksCheck is how soon hooks that the program adds to its client see the calls.
+	hooksCheck = time.Second
 	// primaryCheck is how often a client of Sentinel is checked for another primary.
 	primaryCheck = 500 * time.Millisecond
 )
@@ -50,6 +53,10 @@ type goRedisTransport struct {
 	own        redis.UniversalClient // a second one with its options; of Sentinel it is the same
 	isSentinel bool
 	hasRotated bool // credentials come from a provider, so a refused login may succeed later
+	isPrompt   bool // a call ends soon after its ctx
+
+	made    atomic.Int64 // when limited was made
+	limited atomic.Pointer[redis.Client]
 
 	mu            sync.Mutex
 	reserved      processor // what the program's commands cannot occupy
@@ -71,6 +78,7 @@ func goRedis(rdb redis.UniversalClient) *goRedisTransport {
 			adapt(&o)
 			t.own = redis.NewClient(&o)
 		}
+		t.isPrompt = o.TLSConfig == nil && keepsHooks() // go-redis connects by TLS without ctx
 	case *redis.ClusterClient:
 		o := *client.Options()
 		t.hasRotated = hasProvider(&o)
@@ -113,7 +121,7 @@ func (t *goRedisTransport) Topology() (Topology, error) {
 	switch client := t.rdb.(type) {
 	case *redis.Client:
 		o := client.Options()
-		return Topology{Name: o.Addr, Failover: t.isSentinel, RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff)}, nil
+		return Topology{Name: o.Addr, Failover: t.isSentinel, Prompt: t.isPrompt, RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff)}, nil
 	case *redis.ClusterClient:
 		o := client.Options()
 		name := strings.Join(o.Addrs, ", ")
@@ -122,9 +130,47 @@ func (t *goRedisTransport) Topology() (Topology, error) {
 	return Topology{}, invalid("the client must be a *redis.Client or a *redis.ClusterClient, not %T", t.rdb)
 }
 
+// keepsHooks is whether a client with other time limits has the hooks of its original: that of go-redis 9.9 has them, that
+// of 9.19 has not.
+var keepsHooks = sync.OnceValue(func() bool {
+	h := &hook{}
+	client := redis.NewClient(&redis.Options{})
+	defer client.Close()
+	client.AddHook(h)
+	_ = client.WithTimeout(ownTimeout).Ping(left)
+	return h.isKept
+})
+
+// hook notes whether commands come by, and lets none pass.
+type hook struct{ isKept bool }
+
+func (h *hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (h *hook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(context.Context, redis.Cmder) error {
+		h.isKept = true
+		return nil
+	}
+}
+
+// program is the program's client, if possible with our time limits. Then it shares the pool, and the hooks that the
+// program had added when it was made.
+func (t *goRedisTransport) program() processor {
+	if !t.isPrompt {
+		return t.rdb
+	}
+	if at := monotonic(); t.limited.Load() == nil || at-time.Duration(t.made.Load()) > hooksCheck {
+		t.made.Store(int64(at))
+		t.limited.Store(t.rdb.(*redis.Client).WithTimeout(ownTimeout))
+	}
+	return t.limited.Load()
+}
+
 // Call sends a command.
 func (t *goRedisTransport) Call(ctx context.Context, call Call) (reply, then any, err error) {
-	over := processor(t.rdb)
+	over := t.program()
 	if call.Reserved {
 		t.mu.Lock()
 		over = t.reserved

@@ -71,8 +71,8 @@ type lease struct {
 }
 
 // hold makes a hold of a grant, and has it looked after.
-func (l *Locks) hold(ctx context.Context, r *Request, got taken) *Hold {
-	h := &Hold{locks: l, keeper: got.keeper, owner: got.owner, settings: r.settings, values: context.WithoutCancel(ctx)}
+func (l *Locks) hold(values context.Context, r *Request, got taken) *Hold {
+	h := &Hold{locks: l, keeper: got.keeper, owner: got.owner, settings: r.settings, values: values}
 	h.lease = lease{ttl: r.settings.ttl, counted: l.settings.counted, granted: got.grant.from}
 	h.lease.grant(r.mode, got.grant)
 	l.watch(h)

@@ -47,13 +47,13 @@ func (r Request) acquire(ctx context.Context, try bool) (*Hold, error) {
 	}
 	r.locks.running.Add(1)
 	defer r.locks.running.Add(-1)
-	began := time.Now()
+	began, values := time.Now(), context.WithoutCancel(ctx)
 	got, err := r.locks.backend.acquire(ctx, &r, try)
-	r.locks.report.hooks.Waited(context.WithoutCancel(ctx), r.settings.labelFor(r.keys), time.Since(began), outcome(err))
+	r.locks.report.hooks.Waited(values, r.settings.labelFor(r.keys), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err
 	}
-	return r.locks.hold(ctx, &r, got), nil
+	return r.locks.hold(values, &r, got), nil
 }
 
 // Do runs the work under the lock: it waits as Lock does, runs the work, and releases. The work's context is ctx, and
@@ -80,7 +80,7 @@ func (r Request) Adopt(ctx context.Context, token string) (*Hold, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.locks.hold(ctx, &r, got), nil
+	return r.locks.hold(context.WithoutCancel(ctx), &r, got), nil
 }
 
 // HoldFrom gives the hold under which Do runs the work of this context.

@@ -2,6 +2,7 @@ package slock
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -11,8 +12,8 @@ import (
 // one for rueidis and valkey-go, and slocktest has one that needs no server.
 type Transport interface {
 	// Call sends a command, and returns its reply and that of the command that follows it: int64, string, nil, []any,
-	// map[any]any, or a *ReplyError. The error means that a reply is missing. It may send a command more than once. If it
-	// goes on after ctx is over, nobody waits for it; what was sent may be carried out later.
+	// map[any]any, or a *ReplyError. The error means that a reply is missing. It may send a command more than once, and
+	// what was sent may be carried out later.
 	Call(ctx context.Context, call Call) (reply, then any, err error)
 	// Listen subscribes to a channel by SSUBSCRIBE, on the primary that has the channel's slot, and calls heard with each
 	// message. It calls changed when the server has confirmed the subscription, and whenever a message may have been
@@ -49,6 +50,8 @@ type Topology struct {
 	// Failover is whether another server, which may lack some locks, can take over while the former one still replies, as
 	// with Sentinel. Then Locks listens while there are holds, and confirms them when a message may have been missed.
 	Failover bool
+	// Prompt is whether Call returns within a second after ctx is over. Otherwise each call takes a goroutine.
+	Prompt bool
 	// RepeatsAfter is the shortest time after which Call may have sent a command again. If it is zero, a request that was
 	// refused is always ended by a command, because a copy of it may still arrive.
 	RepeatsAfter time.Duration
@@ -88,40 +91,20 @@ type replies struct {
 	err         error // nothing came
 }
 
-// try makes a call, and waits for the replies until a time. The Redis client library may need longer than that, so the
-// call has a goroutine of its own. Without a reply it is made once more: the connection may be silent, all connections
-// of the program's pool may be in use, or its time limits too short. The error is errLeft if ctx was over before.
-func (s *server) try(ctx context.Context, until time.Time, call Call) (got replies, err error) {
+// try makes a call, and waits for the replies until a time. Without a reply it is made once more: the connection may be
+// silent, all connections of the program's pool may be in use, or its time limits too short. The error is errLeft if ctx
+// was over before.
+func (s *server) try(ctx context.Context, until time.Time, call Call) (replies, error) {
 	if ctx.Err() != nil {
-		return got, errLeft
+		return replies{}, errLeft
 	}
-	sending, end := context.WithCancel(ctx)
-	defer end()
-	came := make(chan replies, 2)
-	send := func(call Call) {
-		var r replies
-		r.reply, r.then, r.err = s.transport.Call(sending, call)
-		came <- r
-	}
-	go send(call)
-	next := time.NewTimer(max(shortestPause, min(silentAfter, time.Until(until)/2)))
-	defer next.Stop()
-	got.err = errSilent
-	for sent, missing := 1, 2; missing > 0 && passes(got.err) && ctx.Err() == nil; {
-		select {
-		case got = <-came:
-			if missing--; sent == 1 {
-				next.Reset(shortestPause)
-			}
-		case <-next.C:
-			if sent++; sent > 2 {
-				missing = 0 // its time is over
-				break
-			}
-			call.Reserved = !call.Reserved
-			go send(call)
-			next.Reset(time.Until(until))
-		case <-ctx.Done():
+	now := time.Now()
+	got := s.once(ctx, now.Add(max(shortestPause, min(silentAfter, until.Sub(now)/2))), call)
+	if passes(got.err) && ctx.Err() == nil {
+		sleep(ctx, ctx, shortestPause)
+		call.Reserved = !call.Reserved
+		if again := s.once(ctx, until, call); again.err != errSilent {
+			got = again
 		}
 	}
 	if ctx.Err() != nil { // also if it has a reply: the caller is told that it has left
@@ -129,6 +112,31 @@ func (s *server) try(ctx context.Context, until time.Time, call Call) (got repli
 	}
 	s.report.reached(got.err)
 	return got, got.err
+}
+
+// once makes a call once. The Redis client library may go on for longer, and then nobody waits for it.
+func (s *server) once(ctx context.Context, until time.Time, call Call) (got replies) {
+	limited, end := context.WithDeadline(ctx, until)
+	defer end()
+	if s.topology.Prompt {
+		got.reply, got.then, got.err = s.transport.Call(limited, call)
+	} else {
+		came := make(chan replies, 1)
+		go func() {
+			var r replies
+			r.reply, r.then, r.err = s.transport.Call(limited, call)
+			came <- r
+		}()
+		select {
+		case got = <-came:
+		case <-limited.Done():
+			got.err = errSilent
+		}
+	}
+	if errors.Is(got.err, context.DeadlineExceeded) {
+		got.err = errSilent
+	}
+	return got
 }
 
 // answer is the reply to a command that may have been sent several times.

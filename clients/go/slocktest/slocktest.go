@@ -67,7 +67,7 @@ func (s *Server) Fail(err error) {
 
 // Topology has Failover, so that each Locks listens while it has holds, and checks them after Lose.
 func (s *Server) Topology() (slock.Topology, error) {
-	return slock.Topology{Name: "memory", Failover: true, RepeatsAfter: longest}, nil
+	return slock.Topology{Name: "memory", Failover: true, Prompt: true, RepeatsAfter: longest}, nil
 }
 
 // Call executes a command, and the one that follows it.
