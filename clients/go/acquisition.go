@@ -22,12 +22,6 @@ const (
 	holdersReply = 250 * time.Millisecond
 )
 
-// grant is what an acquisition gives.
-type grant struct {
-	fence int64
-	from  time.Duration // the validity counts from then
-}
-
 // request is an acquisition at a server, or a change of mode that may have to wait.
 type request struct {
 	attempts
@@ -49,7 +43,7 @@ type request struct {
 // is true.
 func (s *server) request(
 	ctx context.Context, o owner, ask Call, wanted *requestSettings, try bool,
-) (got grant, isOpen bool, err error) {
+) (got answer, isOpen bool, err error) {
 	r := request{attempts: newAttempts(ctx, s.closing, s.settings, o.names), server: s, owner: o, ask: ask, wanted: wanted, try: try}
 	r.wait(wanted, try)
 	r.failed = r.unsuccessful
@@ -76,7 +70,7 @@ func (r *request) unsuccessful(isTimedOut bool) error {
 }
 
 // attempt sends the request once, and waits for what comes of it.
-func (r *request) attempt() (grant, error) {
+func (r *request) attempt() (answer, error) {
 	call, channel, wait := r.ask, "", time.Duration(0)
 	if !r.once {
 		channel = r.channel()
@@ -94,7 +88,7 @@ func (r *request) attempt() (grant, error) {
 	}
 	reply, err := r.server.number(r.ctx, until, call)
 	if err == nil && reply.number > 0 {
-		return r.confirm(reply.number, reply.sent, false)
+		return r.confirm(reply, false)
 	}
 	isAnswered := err == nil || code(err) != ""
 	// The end of a token of the program's might end another hold of it, so there only copies count that are known.
@@ -106,7 +100,7 @@ func (r *request) attempt() (grant, error) {
 		if channel != "" && r.server.listener.failed(r.owner.keys[0], err) {
 			err = errAgain
 		}
-		return grant{}, err
+		return answer{}, err
 	}
 	r.last, r.failures = nil, 0
 	switch {
@@ -114,14 +108,14 @@ func (r *request) attempt() (grant, error) {
 		r.isQueued, r.waits, r.sent, r.queue = true, true, reply.sent, wait
 		return r.await()
 	case r.try:
-		return grant{}, failure(ErrNotAcquired, r.names, "the lock is held")
+		return answer{}, failure(ErrNotAcquired, r.names, "the lock is held")
 	case r.once:
-		return grant{}, r.failed(true)
+		return answer{}, r.failed(true)
 	case r.waits: // it wants a channel, and may not have one
-		return grant{}, errPoll
+		return answer{}, errPoll
 	}
 	r.waits = true
-	return grant{}, errAgain
+	return answer{}, errAgain
 }
 
 // channel is the channel to wait by. A request that has not been refused waits only if there is one already. If it is
@@ -142,7 +136,7 @@ func (r *request) channel() string {
 }
 
 // await waits for the message of a request that is in the queue.
-func (r *request) await() (grant, error) {
+func (r *request) await() (answer, error) {
 	pause := min(sendAgain-rand.N(sendAgain/5), r.settings.retryWaitFor/4)
 	if !r.deadline.IsZero() {
 		pause = min(pause, time.Until(r.deadline)+lateMessage)
@@ -153,40 +147,40 @@ func (r *request) await() (grant, error) {
 	case m := <-r.ticket.heard:
 		switch {
 		case m.again:
-			return grant{}, errAgain
+			return answer{}, errAgain
 		case m.err != nil:
-			return grant{}, m.err
+			return answer{}, m.err
 		case m.fence > 0:
-			return r.confirm(m.fence, r.sent, true)
+			return r.confirm(answer{number: m.fence, sent: r.sent}, true)
 		}
 		// The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator has
 		// withdrawn the request.
 		r.isQueued = false
 		if sending()-r.sent < r.queue {
-			return grant{}, r.failed(true)
+			return answer{}, r.failed(true)
 		}
 	case <-timer.C:
 	case <-r.closing.Done():
 	case <-r.ctx.Done():
 	}
-	return grant{}, errAgain
+	return answer{}, errAgain
 }
 
 // confirm makes sure of how long the hold is valid, and that enough replicas have it. The ttl began at a grant that may
 // be long ago, if a message told of it, and at a server that may not be the primary any more.
-func (r *request) confirm(fence int64, from time.Duration, byMessage bool) (grant, error) {
+func (r *request) confirm(got answer, byMessage bool) (answer, error) {
 	r.isQueued = true
 	if r.contact.IsZero() {
 		r.contact = r.began
 	}
-	s, since, ttl := r.server, sending()-from, r.wanted.ttl
+	s, since, ttl := r.server, sending()-got.sent, r.wanted.ttl
 	isSure := !byMessage || since <= ttl/3 && !s.topology.Failover
 	if r.wanted.minReplicas == 0 && isSure && since < s.settings.counted(ttl) {
-		return grant{fence, from}, nil
+		return got, nil
 	}
-	got, err := s.extend(r.ctx, time.Now().Add(r.retryFor), r.owner, extension{ttl, fence, r.wanted})
-	if err == nil && got.number == 0 {
+	extended, err := s.extend(r.ctx, time.Now().Add(r.retryFor), r.owner, extension{ttl, got.number, r.wanted})
+	if err == nil && extended.number == 0 {
 		err = errAgain // it is over by now
 	}
-	return grant{fence, got.sent}, err
+	return answer{number: got.number, sent: extended.sent}, err
 }

@@ -51,9 +51,8 @@ func NewQuorum(clients []redis.UniversalClient, options ...Option) *Locks {
 type goRedisTransport struct {
 	rdb        redis.UniversalClient // of the program
 	own        redis.UniversalClient // a second one with its options; of Sentinel it is the same
-	isSentinel bool
+	topology   Topology
 	hasRotated bool // credentials come from a provider, so a refused login may succeed later
-	isPrompt   bool // a call ends soon after its ctx
 
 	made    atomic.Int64 // when limited was made
 	limited atomic.Pointer[redis.Client]
@@ -74,19 +73,34 @@ func goRedis(rdb redis.UniversalClient) *goRedisTransport {
 	switch client := rdb.(type) {
 	case *redis.Client:
 		o := *client.Options()
-		if t.isSentinel, t.hasRotated = o.Addr == "FailoverClient", hasProvider(&o); !t.isSentinel {
+		t.topology = Topology{
+			Name: o.Addr, Failover: o.Addr == "FailoverClient", RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff),
+			Prompt: o.TLSConfig == nil && keepsHooks(), // go-redis connects by TLS without ctx
+		}
+		if t.hasRotated = hasProvider(&o); !t.topology.Failover {
 			adapt(&o)
 			t.own = redis.NewClient(&o)
 		}
-		t.isPrompt = o.TLSConfig == nil && keepsHooks() // go-redis connects by TLS without ctx
 	case *redis.ClusterClient:
 		o := *client.Options()
+		t.topology = Topology{
+			Name: strings.Join(o.Addrs, ", "), Cluster: true, RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff),
+		}
 		t.hasRotated = hasProvider(&o)
 		adapt(&o)
 		t.own = redis.NewClusterClient(&o)
 	}
 	t.reserved = t.own
 	return t
+}
+
+// Topology describes the servers. A Ring cannot be used: it moves keys to another server when one is down, and so gives
+// one lock twice.
+func (t *goRedisTransport) Topology() (Topology, error) {
+	if t.topology.Name == "" {
+		return t.topology, invalid("the client must be a *redis.Client or a *redis.ClusterClient, not %T", t.rdb)
+	}
+	return t.topology, nil
 }
 
 // hasProvider tells whether options have a provider of credentials. The fields differ between versions of go-redis.
@@ -113,21 +127,6 @@ func adapt(options any) {
 			field.SetZero()
 		}
 	}
-}
-
-// Topology describes the servers. A Ring cannot be used: it moves keys to another server when one is down, and so gives
-// one lock twice.
-func (t *goRedisTransport) Topology() (Topology, error) {
-	switch client := t.rdb.(type) {
-	case *redis.Client:
-		o := client.Options()
-		return Topology{Name: o.Addr, Failover: t.isSentinel, Prompt: t.isPrompt, RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff)}, nil
-	case *redis.ClusterClient:
-		o := client.Options()
-		name := strings.Join(o.Addrs, ", ")
-		return Topology{Name: name, Cluster: true, RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff)}, nil
-	}
-	return Topology{}, invalid("the client must be a *redis.Client or a *redis.ClusterClient, not %T", t.rdb)
 }
 
 // keepsHooks is whether a client with other time limits has the hooks of its original: that of go-redis 9.9 has them, that
@@ -158,7 +157,7 @@ func (h *hook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 // program is the program's client, if possible with our time limits. Then it shares the pool, and the hooks that the
 // program had added when it was made.
 func (t *goRedisTransport) program() processor {
-	if !t.isPrompt {
+	if !t.topology.Prompt {
 		return t.rdb
 	}
 	if at := monotonic(); t.limited.Load() == nil || at-time.Duration(t.made.Load()) > hooksCheck {
@@ -232,7 +231,7 @@ func (t *goRedisTransport) reply(cmd *redis.Cmd) (any, error) {
 	switch cluster, isCluster := t.rdb.(*redis.ClusterClient); {
 	case err == nil || errors.Is(err, redis.Nil):
 		return value, nil
-	case isReply && !(isLogin && t.hasRotated) || errors.Is(err, redis.ErrClosed) && !t.isSentinel:
+	case isReply && !(isLogin && t.hasRotated) || errors.Is(err, redis.ErrClosed) && !t.topology.Failover:
 		return &ReplyError{err}, nil
 	case isCluster:
 		cluster.ReloadState(context.Background())
@@ -290,7 +289,7 @@ func (t *goRedisTransport) subscribe(node *redis.Client, channels map[string]sub
 	s := &subscription{node: node, pubsub: node.SSubscribe(context.Background(), names...), channels: channels}
 	t.subscriptions[node] = s
 	go t.read(s)
-	if t.isSentinel && node.Options().PoolSize > 1 {
+	if t.topology.Failover && node.Options().PoolSize > 1 {
 		go t.follow(s)
 	}
 }

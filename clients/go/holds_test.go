@@ -164,7 +164,7 @@ func TestRequestThatIsLate(t *testing.T) {
 	var late func() (any, any, error)
 	f := &filter{Server: slocktest.New()}
 	f.call = func(call slock.Call, send func() (any, any, error)) (any, any, error) {
-		if late == nil && call.Command[0] == "SLOCK.LOCK" {
+		if call.Command[0] == "SLOCK.LOCK" {
 			late = send
 			return nil, nil, errors.New("no reply")
 		}

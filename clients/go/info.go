@@ -65,7 +65,7 @@ func (l *Locks) Info(ctx context.Context, key string) (Info, error) {
 	if key == "" {
 		return Info{}, invalid("a key must not be empty")
 	}
-	reply, err := l.servers[0].query(ctx, l.settings.prefix+key, "SLOCK.INFO", l.settings.prefix+key, "FULL", "COUNT", 0)
+	reply, err := l.query(ctx, l.settings.prefix+key, "SLOCK.INFO", l.settings.prefix+key, "FULL", "COUNT", 0)
 	if err != nil {
 		return Info{}, err
 	}
@@ -101,7 +101,7 @@ func (l *Locks) Queues(ctx context.Context) ([]Queue, error) {
 	found := map[string]Queue{}
 	// All nodes are asked from the least of their cursors on, so some may tell the same again.
 	for cursor, isDone := uint64(0), false; !isDone; {
-		reply, err := l.servers[0].query(ctx, "", "SLOCK.QUEUES", "COUNT", 0, "CURSOR", cursor)
+		reply, err := l.query(ctx, "", "SLOCK.QUEUES", "COUNT", 0, "CURSOR", cursor)
 		if err != nil {
 			return nil, err
 		}
@@ -130,13 +130,13 @@ func (l *Locks) Queues(ctx context.Context) ([]Queue, error) {
 }
 
 // query sends a question until it is answered, to the node of the key or without a key to all, for the time of RetryFor.
-func (s *server) query(ctx context.Context, key string, words ...any) (reply any, err error) {
-	if s.problem != nil {
-		return nil, s.problem
+func (l *Locks) query(ctx context.Context, key string, words ...any) (reply any, err error) {
+	if err := l.usable(); err != nil {
+		return nil, err
 	}
-	a := newAttempts(ctx, s.closing, s.settings, nil)
+	a := newAttempts(ctx, l.closing, &l.settings, nil)
 	err = a.run(func() error {
-		got, err := s.try(ctx, a.limit(), Call{Key: key, KeyAt: 1, Command: words})
+		got, err := l.servers[0].try(ctx, a.limit(), Call{Key: key, KeyAt: 1, Command: words})
 		reply = got.reply
 		replies, _ := reply.([]any)
 		for i := 0; key == "" && i < len(replies) && err == nil; i++ {

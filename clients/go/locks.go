@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 type Locks struct {
 	backend  backend
 	servers  []*server
+	problem  error // why it cannot be used
 	settings settings
 	report   *reporter
 	holds    sync.Map     // the live ones: *Hold to nothing
@@ -27,20 +29,17 @@ type Locks struct {
 
 // backend is what carries requests out: a server, or a quorum.
 type backend interface {
-	check(r *Request) error
 	acquire(ctx context.Context, r *Request, try bool) (taken, error)
 	adopt(ctx context.Context, r *Request) (taken, error)
 	// release tells on how many keys, or on how many nodes, it released what a token holds.
 	release(ctx context.Context, r *Request) (int, error)
-	// follow has a change of the primary noticed while there are holds.
-	follow(key string)
 }
 
 // taken is a lock that was granted.
 type taken struct {
 	keeper keeper
 	owner  owner
-	grant  grant
+	grant  answer
 }
 
 // NewWith makes a Locks over a Transport. New does that for a client of go-redis.
@@ -57,8 +56,9 @@ func newLocks(transports []Transport, options []Option) *Locks {
 	l.report = &reporter{hooks: l.settings.hooks.complete(), log: l.settings.log}
 	l.closing, l.begin = context.WithCancel(context.Background())
 	for _, t := range transports {
-		s := &server{transport: t, settings: &l.settings, report: l.report, closing: l.closing}
-		s.topology, s.problem = t.Topology()
+		topology, err := t.Topology()
+		l.problem = cmp.Or(l.problem, err)
+		s := &server{transport: t, topology: topology, settings: &l.settings, report: l.report, closing: l.closing}
 		s.listener = newListener(s, l.confirm)
 		l.servers = append(l.servers, s)
 	}
@@ -73,6 +73,14 @@ func (l *Locks) Read(keys ...string) Request { return l.request(Read, keys) }
 
 func (l *Locks) request(mode Mode, keys []string) Request {
 	return Request{locks: l, keys: slices.Clone(keys), mode: mode, settings: &l.settings.request}
+}
+
+// usable is the error of a call that is not made at all.
+func (l *Locks) usable() error {
+	if l.problem == nil && l.closing.Err() != nil {
+		return closed()
+	}
+	return l.problem
 }
 
 // Release releases what an owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on how
@@ -114,8 +122,6 @@ func (l *Locks) Shutdown(ctx context.Context) error {
 	return errors.Join(append(errs, l.Close())...)
 }
 
-func (s *server) check(*Request) error { return s.problem }
-
 func (s *server) acquire(ctx context.Context, r *Request, try bool) (taken, error) {
 	o := r.owner()
 	got, isOpen, err := s.request(ctx, o, o.lock(r.mode, r.settings), r.settings, try)
@@ -132,7 +138,7 @@ func (s *server) adopt(ctx context.Context, r *Request) (taken, error) {
 	if err == nil && got.number == 0 || errors.Is(err, ErrWrongMode) {
 		err = notHeld(r.keys, r.mode)
 	}
-	return taken{s, o, grant{got.number, got.sent}}, err
+	return taken{s, o, got}, err
 }
 
 func (s *server) release(ctx context.Context, r *Request) (int, error) {
@@ -141,7 +147,7 @@ func (s *server) release(ctx context.Context, r *Request) (int, error) {
 	return int(released.number), err
 }
 
-// follow keeps a channel open, where its end tells of another primary.
+// follow keeps a channel open while there are holds, where its end tells of another primary.
 func (s *server) follow(key string) {
 	if s.topology.Failover && s.closing.Err() == nil {
 		s.listener.channel(key, true)

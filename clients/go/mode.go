@@ -24,7 +24,7 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 	if wanted.hasWait && wanted.wait < 0 {
 		return invalid("the wait must not be negative, not %s", wanted.wait)
 	}
-	return h.change(Write, func(s *server, was lease) (grant, bool, error) {
+	return h.change(Write, func(s *server, was lease) (answer, bool, error) {
 		wanted.ttl, wanted.minReplicas, wanted.replicaTimeout = was.ttl, h.settings.minReplicas, h.settings.replicaTimeout
 		ctx, end := h.under(ctx)
 		defer end()
@@ -36,16 +36,16 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 // one server, and not while another change of mode is open. The hold counts as a reader's from the first attempt on.
 // Without a reply for RetryFor, or if ctx is over before, it fails and goes on in the background.
 func (h *Hold) Downgrade(ctx context.Context) error {
-	return h.change(Read, func(s *server, was lease) (grant, bool, error) {
+	return h.change(Read, func(s *server, was lease) (answer, bool, error) {
 		_ = h.update(func(l *lease) { l.mode = Read })
 		got, err := s.ask(ctx, h.owner.names, s.settings.retryFor, h.owner.change(Read, was.ttl, was.fence))
-		return grant{got.number, got.sent}, errors.Is(err, ErrNoAnswer) || err != nil && ctx.Err() != nil, err
+		return got, errors.Is(err, ErrNoAnswer) || err != nil && ctx.Err() != nil, err
 	})
 }
 
 // change runs a change of mode, unless another one is open. If it is still open after that, it is settled, in the
 // background unless the server replies.
-func (h *Hold) change(to Mode, run func(*server, lease) (got grant, isOpen bool, err error)) error {
+func (h *Hold) change(to Mode, run func(*server, lease) (got answer, isOpen bool, err error)) error {
 	s, ok := h.keeper.(*server)
 	if !ok || len(h.owner.keys) > 1 {
 		return invalid("the mode changes for one key on one server")
@@ -56,7 +56,7 @@ func (h *Hold) change(to Mode, run func(*server, lease) (got grant, isOpen bool,
 	was, isOpen := h.snapshot(), false
 	err := h.update(func(l *lease) { l.isOpen = true })
 	if err == nil {
-		var got grant
+		var got answer
 		got, isOpen, err = run(s, was)
 		_ = h.update(func(l *lease) {
 			if err == nil {
@@ -100,6 +100,6 @@ func (h *Hold) settle(s *server, to Mode, was lease) {
 		call = h.owner.adopt(Write, was.ttl)
 	}
 	if got, err := s.ask(h.Context(), h.owner.names, refuseFor, call); err == nil && got.number > 0 {
-		_ = h.update(func(l *lease) { l.grant(to, grant{got.number, got.sent}) })
+		_ = h.update(func(l *lease) { l.grant(to, got) })
 	}
 }

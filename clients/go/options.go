@@ -225,8 +225,6 @@ func (s *requestSettings) check(keys []string, mode Mode) error {
 		return invalid("a request needs 1 to 1024 keys, not %d", len(keys))
 	case slices.Contains(keys, ""):
 		return invalid("a key must not be empty")
-	case s.ttl < leastTTL:
-		return tooShort(s.ttl)
 	case s.hasWait && s.wait < 0:
 		return invalid("the wait must not be negative, not %s", s.wait)
 	case s.hasLimit && (s.limit < 1 || s.limit > math.MaxInt32):
@@ -247,6 +245,9 @@ func (s *requestSettings) check(keys []string, mode Mode) error {
 	return nil
 }
 
-func tooShort(ttl time.Duration) error {
-	return invalid("the ttl must be %s or more, not %s", leastTTL, ttl)
+func (s *settings) checkTTL(ttl time.Duration) error {
+	if ttl < leastTTL || s.counted(ttl) <= 0 {
+		return invalid("the ttl must be %s or more, and of a quorum more than its drift, not %s", leastTTL, ttl)
+	}
+	return nil
 }

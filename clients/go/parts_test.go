@@ -17,7 +17,7 @@ func TestValidityIsCounted(t *testing.T) {
 		t.Error(got)
 	}
 	l := lease{ttl: time.Minute, counted: single.counted}
-	l.grant(Write, grant{1, 1000})
+	l.grant(Write, answer{number: 1, sent: 1000})
 	until := l.until
 	l.lengthen(1000, time.Second) // an extension to less
 	if l.until != until || l.ttl != time.Minute {
@@ -48,8 +48,8 @@ func (k extended) end(context.Context, owner, int64, time.Duration) (bool, error
 func TestAnswersCountForTheirFence(t *testing.T) {
 	l := NewWith(nothing{}, NoRenewal())
 	r := l.Read("job")
-	h := l.hold(t.Context(), &r, taken{owner: newOwner(r.keys, "", ""), grant: grant{7, now()}})
-	h.keeper = extended{number: 0, before: func() { h.lease.grant(Write, grant{8, now()}) }}
+	h := l.hold(t.Context(), &r, taken{owner: newOwner(r.keys, "", ""), grant: answer{number: 7, sent: now()}})
+	h.keeper = extended{number: 0, before: func() { h.lease.grant(Write, answer{number: 8, sent: now()}) }}
 	if err := h.Extend(t.Context(), time.Minute); err != nil || h.Mode() != Write {
 		t.Error(err, h.Mode())
 	}

@@ -37,6 +37,9 @@ func (r NodeReply) String() string {
 func NewQuorumWith(transports []Transport, options ...Option) *Locks {
 	l := newLocks(transports, options)
 	l.settings.driftMargin = 2 * time.Millisecond
+	if f := l.settings.driftFactor; len(transports) == 0 || f < 0 || f >= 1 {
+		l.problem = invalid("a quorum needs servers and a drift factor of at least 0 and less than 1, not %d and %g", len(transports), f)
+	}
 	l.backend = &quorum{l.servers, &l.settings, l.closing}
 	return l
 }
@@ -47,46 +50,39 @@ type quorum struct {
 	closing  context.Context
 }
 
-func (q *quorum) follow(string) {}
-
-func (q *quorum) check(r *Request) error {
-	if f := q.settings.driftFactor; len(q.nodes) == 0 || f < 0 || f >= 1 || q.settings.counted(r.settings.ttl) <= 0 {
-		return invalid("a quorum needs servers, a drift factor of at least 0 and less than 1, and a ttl above 2 ms and "+
-			"the drift, not %d servers, %g and %s", len(q.nodes), f, r.settings.ttl)
-	}
-	for _, n := range q.nodes {
-		if n.problem != nil {
-			return n.problem
-		}
-	}
-	return nil
-}
-
 // tally is the replies of all nodes. Those that have not replied have errSilent.
 type tally []NodeReply
 
-func (t tally) count(is func(r NodeReply) bool) (n int) {
+func (t tally) count() (granted, refused, silent int) {
 	for _, r := range t {
-		if is(r) {
-			n++
+		switch {
+		case r.Granted:
+			granted++
+		case r.Err == nil:
+			refused++
+		case r.Err == errSilent:
+			silent++
 		}
 	}
-	return n
+	return granted, refused, silent
 }
 
-func (t tally) granted() int { return t.count(func(r NodeReply) bool { return r.Granted }) }
-
 // isGranted tells whether a majority granted.
-func (t tally) isGranted() bool { return t.granted() > len(t)/2 }
+func (t tally) isGranted() bool {
+	granted, _, _ := t.count()
+	return granted > len(t)/2
+}
 
 // isRefused tells whether others have the lock at so many nodes that there can be no majority, whatever the others say.
 func (t tally) isRefused() bool {
-	return t.count(func(r NodeReply) bool { return !r.Granted && r.Err == nil }) > (len(t)-1)/2
+	_, refused, _ := t.count()
+	return refused > (len(t)-1)/2
 }
 
 // isLost tells whether a majority is out of reach.
 func (t tally) isLost() bool {
-	return t.count(func(r NodeReply) bool { return !r.Granted && r.Err != errSilent }) > (len(t)-1)/2
+	granted, _, silent := t.count()
+	return granted+silent <= len(t)/2
 }
 
 func (t tally) isCertain() bool { return t.isGranted() || t.isRefused() }
@@ -132,7 +128,7 @@ func (q *quorum) acquire(ctx context.Context, r *Request, try bool) (taken, erro
 		}
 		return errPoll
 	})
-	return taken{v, v.owner, grant{0, v.sent}}, err
+	return taken{v, v.owner, answer{sent: v.sent}}, err
 }
 
 func (q *quorum) adopt(ctx context.Context, r *Request) (taken, error) {
@@ -148,7 +144,7 @@ func (q *quorum) adopt(ctx context.Context, r *Request) (taken, error) {
 	case !got.isRefused():
 		err = got.missed(r.keys, v.sent, nil)
 	}
-	return taken{v, v.owner, grant{0, v.sent}}, err
+	return taken{v, v.owner, answer{sent: v.sent}}, err
 }
 
 func (q *quorum) release(ctx context.Context, r *Request) (int, error) {
@@ -156,7 +152,8 @@ func (q *quorum) release(ctx context.Context, r *Request) (int, error) {
 	if ctx.Err() != nil {
 		return 0, ended(ctx)
 	}
-	return got.granted(), nil
+	granted, _, _ := got.count()
+	return granted, nil
 }
 
 // votes are what the nodes gave one owner: the keeper of a hold.

@@ -92,13 +92,10 @@ func HoldFrom(ctx context.Context) (*Hold, bool) {
 type holdKey struct{}
 
 func (r *Request) check() error {
-	switch {
-	case r.locks == nil:
+	if r.locks == nil {
 		return invalid("make requests by Locks.Write and Locks.Read")
-	case r.locks.closing.Err() != nil:
-		return closed()
 	}
-	return cmp.Or(r.settings.check(r.keys, r.mode), r.locks.backend.check(r))
+	return cmp.Or(r.settings.check(r.keys, r.mode), r.locks.settings.checkTTL(r.settings.ttl), r.locks.usable())
 }
 
 // owner is a new owner: with the program's token, or one that is drawn.

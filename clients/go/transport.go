@@ -77,7 +77,6 @@ const (
 type server struct {
 	transport Transport
 	topology  Topology
-	problem   error // why the transport cannot be used
 	settings  *settings
 	report    *reporter
 	listener  *listener
@@ -100,7 +99,7 @@ func (s *server) try(ctx context.Context, until time.Time, call Call) (replies, 
 	}
 	now := time.Now()
 	got := s.once(ctx, now.Add(max(shortestPause, min(silentAfter, until.Sub(now)/2))), call)
-	if passes(got.err) && ctx.Err() == nil {
+	if passes(got.err) && ctx.Err() == nil && time.Until(until) > shortestPause {
 		sleep(ctx, ctx, shortestPause)
 		call.Reserved = !call.Reserved
 		if again := s.once(ctx, until, call); again.err != errSilent {
@@ -141,8 +140,8 @@ func (s *server) once(ctx context.Context, until time.Time, call Call) (got repl
 
 // answer is the reply to a command that may have been sent several times.
 type answer struct {
-	number int64
-	sent   time.Duration // before the copy was sent that was answered
+	number int64         // a fence, if the command asks for a lock
+	sent   time.Duration // before the copy was sent that was answered; the validity counts from then
 	alone  bool          // no other copy was sent
 }
 

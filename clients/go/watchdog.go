@@ -20,14 +20,14 @@ func (l *Locks) watch(h *Hold) {
 		h.setTimer(sending())
 		h.mu.Unlock()
 	}
-	l.backend.follow(h.owner.keys[0])
+	l.servers[0].follow(h.owner.keys[0])
 }
 
 // confirm extends all holds: the primary may be another one, which has not all of them.
 func (l *Locks) confirm() {
 	for hold := range l.holds.Range {
 		h := hold.(*Hold)
-		l.backend.follow(h.owner.keys[0])
+		l.servers[0].follow(h.owner.keys[0])
 		go func() { _ = h.Extend(h.values, h.settings.ttl) }()
 	}
 }
