@@ -170,7 +170,7 @@ func (t *goRedisTransport) program() processor {
 // Call sends a command.
 func (t *goRedisTransport) Call(ctx context.Context, call Call) (reply, then any, err error) {
 	over := t.program()
-	if call.Reserved {
+	if call.Reserved != call.Again {
 		t.mu.Lock()
 		over = t.reserved
 		t.mu.Unlock()

@@ -36,9 +36,10 @@ type Call struct {
 	Command []any
 	// Then is a command that follows over the same connection, if it is not empty.
 	Then []any
-	// Reserved asks for a connection that the program's own commands cannot occupy. A call that has no reply soon is made
-	// once more, with the other value.
+	// Reserved asks for a connection that the program's own commands cannot occupy.
 	Reserved bool
+	// Again is whether the same call had no reply, perhaps because its connection is silent: it asks for another one.
+	Again bool
 }
 
 // Topology describes the servers behind a Transport.
@@ -101,7 +102,7 @@ func (s *server) try(ctx context.Context, until time.Time, call Call) (replies, 
 	got := s.once(ctx, now.Add(max(shortestPause, min(silentAfter, until.Sub(now)/2))), call)
 	if passes(got.err) && ctx.Err() == nil && time.Until(until) > shortestPause {
 		sleep(ctx, ctx, shortestPause)
-		call.Reserved = !call.Reserved
+		call.Again = true
 		if again := s.once(ctx, until, call); again.err != errSilent {
 			got = again
 		}
