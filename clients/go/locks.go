@@ -154,29 +154,36 @@ func (s *server) follow(key string) {
 	}
 }
 
+// replicasReply is how long one command waits for replicas, so that its reply comes before it would count as missing.
+const replicasReply = silentAfter / 2
+
 // extend sends an extension, and waits for replicas if it has to.
 func (s *server) extend(ctx context.Context, until time.Time, o owner, e extension) (answer, error) {
-	replicas := e.wanted.minReplicas
+	replicas, last := e.wanted.minReplicas, time.Now().Add(e.wanted.replicaTimeout)
 	if replicas == 0 {
 		return s.number(ctx, until, o.extend(e.ttl, e.fence, true))
 	}
-	// WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would write
-	// nothing, and any replica would do.
-	call := o.extend(e.ttl+time.Millisecond, e.fence, true)
-	call.Then = []any{"WAIT", replicas, milliseconds(e.wanted.replicaTimeout)}
-	extended := answer{sent: sending()}
-	got, err := s.try(ctx, until.Add(e.wanted.replicaTimeout), call)
-	if err != nil {
-		return extended, err
+	for {
+		// WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would
+		// write nothing, and any replica would do.
+		call := o.extend(e.ttl+time.Millisecond, e.fence, true)
+		call.Then = []any{"WAIT", replicas, milliseconds(max(min(time.Until(last), replicasReply), time.Millisecond))}
+		extended := answer{sent: sending()}
+		got, err := s.try(ctx, until.Add(e.wanted.replicaTimeout), call)
+		if err != nil {
+			return extended, err
+		}
+		if extended.number, err = asNumber(got.reply); err != nil || extended.number == 0 {
+			return extended, err
+		}
+		number, err := asNumber(got.then)
+		if err != nil || number >= int64(replicas) {
+			return extended, err
+		}
+		if !time.Now().Before(last) {
+			return extended, failure(ErrTooFewReplicas, o.names, fmt.Sprintf("%d of %d replicas acknowledged", number, replicas))
+		}
 	}
-	if extended.number, err = asNumber(got.reply); err != nil || extended.number == 0 {
-		return extended, err
-	}
-	number, err := asNumber(got.then)
-	if err == nil && number < int64(replicas) {
-		err = failure(ErrTooFewReplicas, o.names, fmt.Sprintf("%d of %d replicas acknowledged", number, replicas))
-	}
-	return extended, err
 }
 
 func (s *server) end(ctx context.Context, o owner, fence int64, after time.Duration) (bool, error) {
