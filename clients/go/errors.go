@@ -120,16 +120,17 @@ func invalid(format string, arguments ...any) error {
 	return failure(ErrInvalid, nil, fmt.Sprintf(format, arguments...))
 }
 
-func notHeld(keys []string, mode Mode) *Error {
-	return failure(ErrNotHeld, keys, "the owner token does not hold the lock for "+string(mode))
+func notHeld(keys []string) *Error {
+	return failure(ErrNotHeld, keys, "the owner token does not hold the lock in this mode")
 }
 
 // outcome is the name of how an acquisition ended, for hooks and metrics.
 func outcome(err error) string {
+	if err == nil {
+		return "granted"
+	}
 	var known *Error
 	switch {
-	case err == nil:
-		return "granted"
 	case errors.Is(err, ErrNotAcquired):
 		return "refused"
 	case errors.Is(err, ErrTimedOut):

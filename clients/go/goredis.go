@@ -19,8 +19,7 @@ import (
 // of Sentinel has no second one that would hear of failovers, so there one connection of its pool is kept.
 
 const (
-	// ownTimeout is the time limit of a read or write of our own clients. Without a reply go-redis sends the command again,
-	// over another connection.
+	// ownTimeout is the time limit of a read or write of our own clients.
 	ownTimeout = 800 * time.Millisecond
 	// hooksCheck is how soon hooks that the program adds to its client see the calls.
 	hooksCheck = time.Second
@@ -117,8 +116,8 @@ func hasProvider(options any) bool {
 // two clients must not share.
 func adapt(options any) {
 	for name, value := range map[string]any{
-		"Protocol": 2, "ReadTimeout": ownTimeout, "WriteTimeout": ownTimeout, "DialerRetries": 1, "PoolSize": 4,
-		"MinIdleConns": 0, "MaxIdleConns": 0, "MaxActiveConns": 0, "PushNotificationProcessor": nil,
+		"Protocol": 2, "ReadTimeout": ownTimeout, "WriteTimeout": ownTimeout, "MaxRetries": -1, "DialerRetries": 1,
+		"PoolSize": 4, "MinIdleConns": 0, "MaxIdleConns": 0, "MaxActiveConns": 0, "PushNotificationProcessor": nil,
 		"MaintNotificationsConfig": nil, "ClientSideCache": nil, "ClientSideCacheConfig": nil,
 	} {
 		if field := reflect.ValueOf(options).Elem().FieldByName(name); field.IsValid() && value != nil {
@@ -225,15 +224,16 @@ func (t *goRedisTransport) everywhere(ctx context.Context, over processor, comma
 // reply is the reply to a command, or the error that there is none.
 func (t *goRedisTransport) reply(cmd *redis.Cmd) (any, error) {
 	value, err := cmd.Result()
+	if err == nil || err == redis.Nil {
+		return value, nil
+	}
 	var reply redis.Error
 	isReply := errors.As(err, &reply)
 	isLogin := isReply && (redis.HasErrorPrefix(reply, "WRONGPASS") || redis.HasErrorPrefix(reply, "NOAUTH"))
-	switch cluster, isCluster := t.rdb.(*redis.ClusterClient); {
-	case err == nil || errors.Is(err, redis.Nil):
-		return value, nil
-	case isReply && !(isLogin && t.hasRotated) || errors.Is(err, redis.ErrClosed) && !t.topology.Failover:
+	if isReply && !(isLogin && t.hasRotated) || errors.Is(err, redis.ErrClosed) && !t.topology.Failover {
 		return &ReplyError{err}, nil
-	case isCluster:
+	}
+	if cluster, ok := t.rdb.(*redis.ClusterClient); ok {
 		cluster.ReloadState(context.Background())
 	}
 	return nil, err

@@ -255,7 +255,7 @@ func (h *Hold) extend(ctx context.Context, until time.Time, ttl time.Duration) e
 			l.lengthen(got.sent, e.ttl)
 		case failed == nil && e.fence == l.named(): // else it was about another fence
 			l.lose(Gone)
-		case failed != nil && ctx.Err() == nil:
+		case failed != nil && ctx.Err() == nil && (l.failed == nil || failed != errSilent): // which tells less
 			l.failed = explain(failed)
 		}
 	})
@@ -274,7 +274,7 @@ func (h *Hold) Detach() error {
 func (h *Hold) finish() (last lease, err error) {
 	isDone := false
 	err = h.updateAt(sending(), func(l *lease) {
-		last, isDone, l.over = *l, true, notHeld(l.names, l.mode)
+		last, isDone, l.over = *l, true, notHeld(l.names)
 	})
 	if isDone {
 		err = nil

@@ -136,7 +136,7 @@ func (s *server) adopt(ctx context.Context, r *Request) (taken, error) {
 	o := r.owner()
 	got, err := s.ask(ctx, r.keys, s.settings.retryFor, o.adopt(r.mode, r.settings.ttl))
 	if err == nil && got.number == 0 || errors.Is(err, ErrWrongMode) {
-		err = notHeld(r.keys, r.mode)
+		err = notHeld(r.keys)
 	}
 	return taken{s, o, got}, err
 }

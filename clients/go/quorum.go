@@ -135,7 +135,7 @@ func (q *quorum) adopt(ctx context.Context, r *Request) (taken, error) {
 	v := q.votes(r)
 	call := v.owner.adopt(r.mode, r.settings.ttl)
 	got := v.ask(ctx, all, func(ctx context.Context, until time.Time, n *vote) (bool, error) { return n.take(ctx, until, call) })
-	err := error(notHeld(r.keys, r.mode))
+	err := error(notHeld(r.keys))
 	switch {
 	case got.isGranted():
 		err = nil

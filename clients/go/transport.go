@@ -3,6 +3,7 @@ package slock
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 )
 
@@ -70,6 +71,8 @@ func (e *ReplyError) Unwrap() error { return e.Err }
 const (
 	// silentAfter is how long a reply is waited for before the call is made once more.
 	silentAfter = 500 * time.Millisecond
+	// sharedStep is how much later than its limit a call may end.
+	sharedStep = 250 * time.Millisecond
 	// shortestPause is the time before a command is sent again, at least.
 	shortestPause = 5 * time.Millisecond
 )
@@ -82,6 +85,7 @@ type server struct {
 	report    *reporter
 	listener  *listener
 	ends      ends
+	shared    atomic.Pointer[shared]
 	closing   context.Context // done when Close begins
 }
 
@@ -116,7 +120,7 @@ func (s *server) try(ctx context.Context, until time.Time, call Call) (replies, 
 
 // once makes a call once. The Redis client library may go on for longer, and then nobody waits for it.
 func (s *server) once(ctx context.Context, until time.Time, call Call) (got replies) {
-	limited, end := context.WithDeadline(ctx, until)
+	limited, end := s.limited(ctx, until)
 	defer end()
 	if s.topology.Prompt {
 		got.reply, got.then, got.err = s.transport.Call(limited, call)
@@ -138,6 +142,41 @@ func (s *server) once(ctx context.Context, until time.Time, call Call) (got repl
 	}
 	return got
 }
+
+// shared is the end of calls that the program cannot cancel. Those that end at about the same time share it, because each
+// would take a timer.
+type shared struct {
+	context.Context
+	end context.CancelFunc
+}
+
+// limited is a context that is over at a time, or a little later.
+func (s *server) limited(ctx context.Context, until time.Time) (context.Context, context.CancelFunc) {
+	if ctx.Done() != nil {
+		return context.WithDeadline(ctx, until)
+	}
+	l := s.shared.Load()
+	if l == nil || !l.endsAt(until) {
+		l = &shared{}
+		l.Context, l.end = context.WithDeadline(context.Background(), until.Add(sharedStep))
+		s.shared.Store(l)
+	}
+	return valued{l, ctx}, func() {}
+}
+
+// endsAt tells whether it is over at the time, or a little later.
+func (s *shared) endsAt(until time.Time) bool {
+	at, _ := s.Deadline()
+	return !until.After(at) && at.Sub(until) <= sharedStep
+}
+
+// valued is a context with the values of another one.
+type valued struct {
+	context.Context
+	values context.Context
+}
+
+func (v valued) Value(key any) any { return v.values.Value(key) }
 
 // answer is the reply to a command that may have been sent several times.
 type answer struct {
