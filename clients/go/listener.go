@@ -63,7 +63,7 @@ func (l *listener) channel(key string, open bool) (name string, isNew bool) {
 	if c != nil {
 		return c.name, false
 	}
-	c = &channel{slot: slot, name: l.name(slot, key), since: time.Now()}
+	c = &channel{slot: slot, name: l.name(slot), since: time.Now()}
 	l.channels[slot] = c
 	c.stop = l.server.transport.Listen(c.name, l.deliver, func() { l.again(c) })
 	return c.name, true
@@ -162,18 +162,17 @@ func (l *listener) slot(key string) uint16 {
 	return slotOf(hashTag(key))
 }
 
-// name is a new channel in the slot of the key.
-func (l *listener) name(slot uint16, key string) string {
-	tag := hashTag(key)
-	for n := 0; strings.Contains(tag, "}"); n++ { // no name has this as its hash tag
-		if found := strconv.Itoa(n); slotOf(found) == slot {
-			tag = found
-		}
+// name is a new channel in the slot.
+func (l *listener) name(slot uint16) string {
+	name := "waits:" + rand.Text()
+	if !l.server.topology.Cluster {
+		return name
 	}
-	if l.server.topology.Cluster {
-		return "{" + tag + "}.waits:" + rand.Text()
+	tag := 0
+	for slotOf(strconv.Itoa(tag)) != slot {
+		tag++
 	}
-	return "waits:" + rand.Text()
+	return "{" + strconv.Itoa(tag) + "}." + name
 }
 
 // hashTag is the part of a key that tells its slot.

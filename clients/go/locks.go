@@ -30,7 +30,6 @@ type Locks struct {
 // backend is what carries requests out: a server, or a quorum.
 type backend interface {
 	acquire(ctx context.Context, r *Request, try bool) (taken, error)
-	adopt(ctx context.Context, r *Request) (taken, error)
 	// release tells on how many keys, or on how many nodes, it released what a token holds.
 	release(ctx context.Context, r *Request) (int, error)
 }
@@ -124,19 +123,10 @@ func (l *Locks) Shutdown(ctx context.Context) error {
 
 func (s *server) acquire(ctx context.Context, r *Request, try bool) (taken, error) {
 	o := r.owner()
-	got, isOpen, err := s.request(ctx, o, o.lock(r.mode, r.settings), r.settings, try)
-	if isOpen {
+	got, isOpen, err := s.request(ctx, o, r.ask(o), r.settings, try)
+	if isOpen && !r.adopts {
 		call, within := o.ending(0, 0)
 		s.deliver(ctx, call, within)
-	}
-	return taken{s, o, got}, err
-}
-
-func (s *server) adopt(ctx context.Context, r *Request) (taken, error) {
-	o := r.owner()
-	got, err := s.ask(ctx, r.keys, s.settings.retryFor, o.adopt(r.mode, r.settings.ttl))
-	if err == nil && got.number == 0 || errors.Is(err, ErrWrongMode) {
-		err = notHeld(r.keys)
 	}
 	return taken{s, o, got}, err
 }

@@ -66,7 +66,7 @@ func TestChannelsAreInTheSlotOfTheirKey(t *testing.T) {
 	l := listener{server: &server{topology: Topology{Cluster: true}}}
 	for _, key := range []string{"job", "{user}:job", "a{}b", "a{b", "a}b", "}", "{a}{b}", "}{x}"} {
 		slot := l.slot(key)
-		name := l.name(slot, key)
+		name := l.name(slot)
 		if slotOf(hashTag(name)) != slot || !strings.Contains(name, "}.waits:") {
 			t.Error(key, name)
 		}

@@ -131,22 +131,6 @@ func (q *quorum) acquire(ctx context.Context, r *Request, try bool) (taken, erro
 	return taken{v, v.owner, answer{sent: v.sent}}, err
 }
 
-func (q *quorum) adopt(ctx context.Context, r *Request) (taken, error) {
-	v := q.votes(r)
-	call := v.owner.adopt(r.mode, r.settings.ttl)
-	got := v.ask(ctx, all, func(ctx context.Context, until time.Time, n *vote) (bool, error) { return n.take(ctx, until, call) })
-	err := error(notHeld(r.keys))
-	switch {
-	case got.isGranted():
-		err = nil
-	case ctx.Err() != nil:
-		err = ended(ctx)
-	case !got.isRefused():
-		err = got.missed(r.keys, v.sent, nil)
-	}
-	return taken{v, v.owner, answer{sent: v.sent}}, err
-}
-
 func (q *quorum) release(ctx context.Context, r *Request) (int, error) {
 	got := q.votes(r).release(ctx, all, 0)
 	if ctx.Err() != nil {
@@ -235,7 +219,7 @@ func (n *vote) take(ctx context.Context, until time.Time, call Call) (bool, erro
 
 // attempt asks all nodes once for the lock. Without a majority in time it ends what they gave.
 func (v *votes) attempt(ctx context.Context) (got tally, isGranted bool) {
-	call, isEnough := v.owner.lock(v.request.mode, v.request.settings), tally.isGranted
+	call, isEnough := v.request.ask(v.owner), tally.isGranted
 	if v.quorum.settings.failFast {
 		isEnough = func(t tally) bool { return t.isGranted() || t.isLost() }
 	}
@@ -245,7 +229,9 @@ func (v *votes) attempt(ctx context.Context) (got tally, isGranted bool) {
 	if got.isGranted() && now()-v.sent < v.quorum.settings.counted(v.request.settings.ttl) {
 		return got, true // the other nodes may still grant
 	}
-	v.release(ctx, all, 0) // and waits, because the next attempt would find what this one holds
+	if !v.request.adopts {
+		v.release(ctx, all, 0) // and waits, because the next attempt would find what this one holds
+	}
 	return got, false
 }
 

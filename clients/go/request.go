@@ -3,6 +3,7 @@ package slock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 )
 
@@ -15,6 +16,7 @@ type Request struct {
 	keys     []string
 	mode     Mode
 	settings *requestSettings // shared; nobody changes it
+	adopts   bool             // what the token holds, and never takes a lock
 }
 
 // With is the request with further options.
@@ -73,10 +75,14 @@ func (r Request) Do(ctx context.Context, work func(ctx context.Context) error) e
 // renews it from now on. It fails with ErrNotHeld if the token does not hold all keys in the mode.
 func (r Request) Adopt(ctx context.Context, token string) (*Hold, error) {
 	r = r.With(Token(token))
+	r.adopts = true
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	got, err := r.locks.backend.adopt(ctx, &r)
+	got, err := r.locks.backend.acquire(ctx, &r, true)
+	if errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrWrongMode) {
+		err = notHeld(r.keys)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -101,6 +107,14 @@ func (r *Request) check() error {
 // owner is a new owner: with the program's token, or one that is drawn.
 func (r *Request) owner() owner {
 	return newOwner(r.keys, r.locks.settings.prefix, r.settings.token)
+}
+
+// ask asks for the lock, or for what the owner holds.
+func (r *Request) ask(o owner) Call {
+	if r.adopts {
+		return o.adopt(r.mode, r.settings.ttl)
+	}
+	return o.lock(r.mode, r.settings)
 }
 
 func (s *requestSettings) labelFor(keys []string) string { return cmp.Or(s.label, keys[0]) }
