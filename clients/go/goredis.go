@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -49,7 +50,7 @@ func NewQuorum(clients []redis.UniversalClient, options ...Option) *Locks {
 // goRedisTransport is the Transport over a client of go-redis.
 type goRedisTransport struct {
 	rdb        redis.UniversalClient // of the program
-	own        redis.UniversalClient // a second one with its options; of Sentinel it is the same
+	own        redis.UniversalClient // a second one with its options; nil: of Sentinel, whose failovers it would not hear of
 	topology   Topology
 	hasRotated bool // credentials come from a provider, so a refused login may succeed later
 
@@ -57,7 +58,7 @@ type goRedisTransport struct {
 	limited atomic.Pointer[redis.Client]
 
 	mu            sync.Mutex
-	reserved      processor // what the program's commands cannot occupy
+	reserved      processor // what the program's commands cannot occupy; nil: nothing now
 	subscriptions map[*redis.Client]*subscription
 }
 
@@ -68,7 +69,7 @@ type processor interface {
 }
 
 func goRedis(rdb redis.UniversalClient) *goRedisTransport {
-	t := &goRedisTransport{rdb: rdb, own: rdb, subscriptions: map[*redis.Client]*subscription{}}
+	t := &goRedisTransport{rdb: rdb, subscriptions: map[*redis.Client]*subscription{}}
 	switch client := rdb.(type) {
 	case *redis.Client:
 		o := *client.Options()
@@ -89,7 +90,9 @@ func goRedis(rdb redis.UniversalClient) *goRedisTransport {
 		adapt(&o)
 		t.own = redis.NewClusterClient(&o)
 	}
-	t.reserved = t.own
+	if t.own != nil {
+		t.reserved = t.own
+	}
 	return t
 }
 
@@ -155,7 +158,7 @@ func (h *hook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 
 // program is the program's client, if possible with our time limits. Then it shares the pool, and the hooks that the
 // program had added when it was made.
-func (t *goRedisTransport) program() processor {
+func (t *goRedisTransport) program() redis.UniversalClient {
 	if !t.topology.Prompt {
 		return t.rdb
 	}
@@ -168,10 +171,10 @@ func (t *goRedisTransport) program() processor {
 
 // Call sends a command.
 func (t *goRedisTransport) Call(ctx context.Context, call Call) (reply, then any, err error) {
-	over := t.program()
+	over := processor(t.program())
 	if call.Reserved != call.Again {
 		t.mu.Lock()
-		over = t.reserved
+		over = cmp.Or(t.reserved, over)
 		t.mu.Unlock()
 	}
 	if call.Key == "" {
@@ -242,9 +245,9 @@ func (t *goRedisTransport) reply(cmd *redis.Cmd) (any, error) {
 // Close ends what the Transport has made. Calls go on over the program's client.
 func (t *goRedisTransport) Close() {
 	t.mu.Lock()
-	t.reserved = t.rdb
-	t.mu.Unlock()
-	if t.own != t.rdb {
+	defer t.mu.Unlock()
+	t.reserved = nil
+	if t.own != nil {
 		_ = t.own.Close()
 	}
 }
@@ -264,7 +267,7 @@ type subscriber struct {
 
 // Listen subscribes to a channel.
 func (t *goRedisTransport) Listen(channel string, heard func(payload string), changed func()) (stop func()) {
-	node, _ := t.own.(*redis.Client)
+	node, _ := cmp.Or(t.own, t.rdb).(*redis.Client)
 	if cluster, ok := t.own.(*redis.ClusterClient); ok {
 		ctx, end := context.WithTimeout(context.Background(), ownTimeout)
 		defer end()
@@ -334,14 +337,14 @@ func (t *goRedisTransport) read(s *subscription) {
 // follow keeps one connection of the pool for renewals. go-redis closes it at the moment in which Sentinel names another
 // primary. Then the subscription, which may stay with the former one, is made again.
 func (t *goRedisTransport) follow(s *subscription) {
-	kept := s.node.Conn()
+	kept := t.program().(*redis.Client).Conn()
 	defer kept.Close()
 	for isCurrent, isMoved := true, false; isCurrent && !isMoved; time.Sleep(primaryCheck) {
 		err := kept.Ping(context.Background()).Err()
 		t.mu.Lock()
 		isCurrent = t.subscriptions[s.node] == s
 		isMoved = isCurrent && err != nil && !errors.Is(err, redis.ErrPoolTimeout)
-		if t.reserved = t.rdb; isCurrent && !isMoved {
+		if t.reserved = nil; isCurrent && !isMoved {
 			t.reserved = kept
 		}
 		channels := slices.Collect(maps.Values(s.channels))
