@@ -257,16 +257,11 @@ func (t *goRedisTransport) Close() {
 type subscription struct {
 	node     *redis.Client
 	pubsub   *redis.PubSub
-	channels map[string]subscriber // guarded by the transport
-}
-
-type subscriber struct {
-	heard   func(payload string)
-	changed func()
+	channels map[string]func(message string, ok bool) // guarded by the transport
 }
 
 // Listen subscribes to a channel.
-func (t *goRedisTransport) Listen(channel string, heard func(payload string), changed func()) (stop func()) {
+func (t *goRedisTransport) Listen(channel string, heard func(message string, ok bool)) (stop func()) {
 	node, _ := cmp.Or(t.own, t.rdb).(*redis.Client)
 	if cluster, ok := t.own.(*redis.ClusterClient); ok {
 		ctx, end := context.WithTimeout(context.Background(), ownTimeout)
@@ -278,16 +273,16 @@ func (t *goRedisTransport) Listen(channel string, heard func(payload string), ch
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.subscriptions[node]; s != nil {
-		s.channels[channel] = subscriber{heard, changed}
+		s.channels[channel] = heard
 		go s.pubsub.SSubscribe(context.Background(), channel)
 	} else {
-		t.subscribe(node, map[string]subscriber{channel: {heard, changed}})
+		t.subscribe(node, map[string]func(string, bool){channel: heard})
 	}
 	return func() { t.leave(node, channel) }
 }
 
 // subscribe makes a connection for channels. The transport is locked.
-func (t *goRedisTransport) subscribe(node *redis.Client, channels map[string]subscriber) {
+func (t *goRedisTransport) subscribe(node *redis.Client, channels map[string]func(message string, ok bool)) {
 	names := slices.Collect(maps.Keys(channels))
 	s := &subscription{node: node, pubsub: node.SSubscribe(context.Background(), names...), channels: channels}
 	t.subscriptions[node] = s
@@ -315,21 +310,16 @@ func (t *goRedisTransport) leave(node *redis.Client, channel string) {
 
 // read hands on what arrives, until the subscription is closed.
 func (t *goRedisTransport) read(s *subscription) {
-	channel := func(name string) subscriber {
+	for event := range s.pubsub.ChannelWithSubscriptions(redis.WithChannelSize(1000)) {
+		message, ok := event.(*redis.Message)
+		if change, isChange := event.(*redis.Subscription); isChange {
+			message = &redis.Message{Channel: change.Channel}
+		}
 		t.mu.Lock()
-		defer t.mu.Unlock()
-		return s.channels[name]
-	}
-	for message := range s.pubsub.ChannelWithSubscriptions(redis.WithChannelSize(1000)) {
-		switch m := message.(type) {
-		case *redis.Message:
-			if c := channel(m.Channel); c.heard != nil {
-				c.heard(m.Payload)
-			}
-		case *redis.Subscription:
-			if c := channel(m.Channel); c.changed != nil {
-				c.changed()
-			}
+		heard := s.channels[message.Channel]
+		t.mu.Unlock()
+		if heard != nil {
+			heard(message.Payload, ok)
 		}
 	}
 }
@@ -354,8 +344,8 @@ func (t *goRedisTransport) follow(s *subscription) {
 		t.mu.Unlock()
 		if isMoved {
 			_ = s.pubsub.Close()
-			for _, c := range channels {
-				c.changed()
+			for _, heard := range channels {
+				heard("", false)
 			}
 		}
 	}

@@ -137,12 +137,12 @@ func (f *filter) Call(ctx context.Context, call slock.Call) (reply, then any, er
 	return send()
 }
 
-func (f *filter) Listen(channel string, heard func(string), changed func()) func() {
-	return f.Server.Listen(channel, func(payload string) {
-		if f.heard == nil || f.heard() {
-			heard(payload)
+func (f *filter) Listen(channel string, heard func(string, bool)) func() {
+	return f.Server.Listen(channel, func(message string, ok bool) {
+		if !ok || f.heard == nil || f.heard() {
+			heard(message, ok)
 		}
-	}, changed)
+	})
 }
 
 func TestMessageThatIsLost(t *testing.T) {

@@ -65,7 +65,13 @@ func (l *listener) channel(key string, open bool) (name string, isNew bool) {
 	}
 	c = &channel{slot: slot, name: l.name(slot), since: time.Now()}
 	l.channels[slot] = c
-	c.stop = l.server.transport.Listen(c.name, l.deliver, func() { l.again(c) })
+	c.stop = l.server.transport.Listen(c.name, func(message string, ok bool) {
+		if ok {
+			l.deliver(message)
+		} else {
+			l.again(c)
+		}
+	})
 	return c.name, true
 }
 

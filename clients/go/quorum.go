@@ -53,7 +53,7 @@ type quorum struct {
 // tally is the replies of all nodes. Those that have not replied have errSilent.
 type tally []NodeReply
 
-func (t tally) count() (granted, refused, silent int) {
+func (t tally) count() (granted, refused, silent, final int) {
 	for _, r := range t {
 		switch {
 		case r.Granted:
@@ -62,27 +62,35 @@ func (t tally) count() (granted, refused, silent int) {
 			refused++
 		case r.Err == errSilent:
 			silent++
+		case !passes(r.Err):
+			final++
 		}
 	}
-	return granted, refused, silent
+	return granted, refused, silent, final
 }
 
 // isGranted tells whether a majority granted.
 func (t tally) isGranted() bool {
-	granted, _, _ := t.count()
+	granted, _, _, _ := t.count()
 	return granted > len(t)/2
 }
 
 // isRefused tells whether others have the lock at so many nodes that there can be no majority, whatever the others say.
 func (t tally) isRefused() bool {
-	_, refused, _ := t.count()
+	_, refused, _, _ := t.count()
 	return refused > (len(t)-1)/2
 }
 
 // isLost tells whether a majority is out of reach.
 func (t tally) isLost() bool {
-	granted, _, silent := t.count()
+	granted, _, silent, _ := t.count()
 	return granted+silent <= len(t)/2
+}
+
+// isFinal tells whether a majority of nodes gives errors that stay.
+func (t tally) isFinal() bool {
+	_, _, _, final := t.count()
+	return final > len(t)/2
 }
 
 func (t tally) isCertain() bool { return t.isGranted() || t.isRefused() }
@@ -119,7 +127,7 @@ func (q *quorum) acquire(ctx context.Context, r *Request, try bool) (taken, erro
 		switch {
 		case isRefused && try:
 			return failure(ErrNotAcquired, r.keys, "the lock is held")
-		case ctx.Err() == nil && a.once:
+		case ctx.Err() == nil && (a.once || got.isFinal()):
 			return a.failed(false)
 		case isRefused:
 			a.last, a.contact = nil, time.Now()
@@ -136,7 +144,7 @@ func (q *quorum) release(ctx context.Context, r *Request) (int, error) {
 	if ctx.Err() != nil {
 		return 0, ended(ctx)
 	}
-	granted, _, _ := got.count()
+	granted, _, _, _ := got.count()
 	return granted, nil
 }
 

@@ -16,10 +16,10 @@ type Transport interface {
 	// map[any]any, or a *ReplyError. The error means that a reply is missing. It may send a command more than once, and
 	// what was sent may be carried out later.
 	Call(ctx context.Context, call Call) (reply, then any, err error)
-	// Listen subscribes to a channel by SSUBSCRIBE, on the primary that has the channel's slot, and calls heard with each
-	// message. It calls changed when the server has confirmed the subscription, and whenever a message may have been
-	// missed. It does not wait for the server, and may be called for a channel again after stop.
-	Listen(channel string, heard func(payload string), changed func()) (stop func())
+	// Listen subscribes to a channel by SSUBSCRIBE, on the primary that has the channel's slot, and hands on each message.
+	// When the server has confirmed the subscription, and whenever a message may have been missed, it hands on that with
+	// ok false. It does not wait for the server, and may be called for a channel again after stop.
+	Listen(channel string, heard func(message string, ok bool)) (stop func())
 	// Topology describes the servers. The error says why the client cannot be used.
 	Topology() (Topology, error)
 	// Close ends what the Transport has made. The program's client stays open, and Call goes on over it.

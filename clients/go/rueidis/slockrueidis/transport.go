@@ -130,17 +130,17 @@ func texts(words []any) []string {
 
 // Listen subscribes over one of the connections that all commands share. Receive subscribes again when that is lost,
 // unless ClientOption.DisableRetry is set, and returns when the slot of the channel has moved.
-func (t transport) Listen(channel string, heard func(payload string), changed func()) (stop func()) {
+func (t transport) Listen(channel string, heard func(message string, ok bool)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	confirmed := rueidis.WithOnSubscriptionHook(ctx, func(s rueidis.PubSubSubscription) {
 		if s.Kind == "ssubscribe" {
-			changed()
+			heard("", false)
 		}
 	})
 	go func() {
 		for ctx.Err() == nil {
 			subscribe := t.client.B().Ssubscribe().Channel(channel).Build()
-			_ = t.client.Receive(confirmed, subscribe, func(m rueidis.PubSubMessage) { heard(m.Message) })
+			_ = t.client.Receive(confirmed, subscribe, func(m rueidis.PubSubMessage) { heard(m.Message, true) })
 			time.Sleep(listenAgain)
 		}
 		// Receive leaves the subscription to the server when ctx ends.
