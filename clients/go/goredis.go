@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -131,29 +132,11 @@ func adapt(options any) {
 	}
 }
 
-// keepsHooks is whether a client with other time limits has the hooks of its original: that of go-redis 9.9 has them, that
-// of 9.19 has not.
-var keepsHooks = sync.OnceValue(func() bool {
-	h := &hook{}
-	client := redis.NewClient(&redis.Options{})
-	defer client.Close()
-	client.AddHook(h)
-	_ = client.WithTimeout(ownTimeout).Ping(left)
-	return h.isKept
-})
-
-// hook notes whether commands come by, and lets none pass.
-type hook struct{ isKept bool }
-
-func (h *hook) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-func (h *hook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(context.Context, redis.Cmder) error {
-		h.isKept = true
-		return nil
-	}
+// keepsHooks is whether a client with other time limits has the hooks of its original. Since go-redis 9.15 it has not.
+func keepsHooks() bool {
+	var minor int
+	_, err := fmt.Sscanf(redis.Version(), "9.%d.", &minor)
+	return err == nil && minor < 15
 }
 
 // program is the program's client, if possible with our time limits. Then it shares the pool, and the hooks that the
