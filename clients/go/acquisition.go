@@ -39,12 +39,15 @@ type request struct {
 	isQueued bool          // it waits on the server, or is held
 }
 
-// request sends a request until it is granted or over. If it failed and something of it may be left on the server, isOpen
-// is true.
+// request sends a request until it is granted or over. If it failed, isOpen tells whether something of it may be left on
+// the server.
 func (s *server) request(
 	ctx context.Context, o owner, ask Call, wanted *requestSettings, try bool,
 ) (got answer, isOpen bool, err error) {
-	r := request{attempts: newAttempts(ctx, s.closing, s.settings, o.names), server: s, owner: o, ask: ask, wanted: wanted, try: try}
+	r := request{
+		attempts: newAttempts(ctx, s.closing, s.settings, o.names),
+		server:   s, owner: o, ask: ask, wanted: wanted, try: try,
+	}
 	r.wait(wanted, try)
 	r.failed = r.unsuccessful
 	err = r.run(func() (err error) {

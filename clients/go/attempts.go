@@ -29,7 +29,8 @@ type attempts struct {
 	retryFor time.Duration
 	once     bool // a refusal ends them
 	polling  Strategy
-	failed   func(isTimedOut bool) error // the error if they end, because others have the lock or without a reply; nil: unanswered
+	// failed is the error if they end, because others have the lock or without a reply; nil: unanswered.
+	failed func(isTimedOut bool) error
 
 	began    time.Time
 	deadline time.Time // of the wait; zero: none
@@ -41,7 +42,9 @@ type attempts struct {
 
 // newAttempts are those of a call about the names.
 func newAttempts(ctx, closing context.Context, s *settings, names []string) attempts {
-	return attempts{ctx: ctx, closing: closing, settings: s, names: names, retryFor: s.retryFor, polling: polling, began: time.Now()}
+	return attempts{
+		ctx: ctx, closing: closing, settings: s, names: names, retryFor: s.retryFor, polling: polling, began: time.Now(),
+	}
 }
 
 // wait sets how long a refused request is tried again. The deadline of ctx ends its wait too.

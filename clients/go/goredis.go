@@ -51,7 +51,7 @@ func NewQuorum(clients []redis.UniversalClient, options ...Option) *Locks {
 // goRedisTransport is the Transport over a client of go-redis.
 type goRedisTransport struct {
 	rdb        redis.UniversalClient // of the program
-	own        redis.UniversalClient // a second one with its options; nil: of Sentinel, whose failovers it would not hear of
+	own        redis.UniversalClient // a second one with its options; nil: Sentinel, whose failovers it would not hear
 	topology   Topology
 	hasRotated bool // credentials come from a provider, so a refused login may succeed later
 

@@ -57,7 +57,7 @@ type lease struct {
 	granted time.Duration                         // when it was granted, at the earliest
 	until   time.Duration                         // valid until then
 	renewAt time.Duration                         // when the next renewal is due
-	isOpen  bool                                  // the server may have changed the mode and the fence: renewals name no fence
+	isOpen  bool                                  // mode and fence may have changed: renewals name no fence
 	failed  error                                 // what the last renewal said, unless one has succeeded since
 	isLong  bool                                  // it was warned of that nothing limits the hold
 }
@@ -191,8 +191,8 @@ var left = func() context.Context {
 	return ctx
 }()
 
-// Context ends when the hold is lost, or released: its cause is the *Error that Check gives then. It has the values of the context that
-// was given to Lock, but does not end with it. Use it for all that is done under the lock.
+// Context ends when the hold is lost, or released: its cause is the *Error that Check gives then. It has the values of
+// the context that was given to Lock, but does not end with it. Use it for all that is done under the lock.
 func (h *Hold) Context() context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()

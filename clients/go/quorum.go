@@ -38,7 +38,8 @@ func NewQuorumWith(transports []Transport, options ...Option) *Locks {
 	l := newLocks(transports, options)
 	l.settings.driftMargin = 2 * time.Millisecond
 	if f := l.settings.driftFactor; len(transports) == 0 || f < 0 || f >= 1 {
-		l.problem = invalid("a quorum needs servers and a drift factor of at least 0 and less than 1, not %d and %g", len(transports), f)
+		l.problem = invalid("a quorum needs servers and a drift factor of at least 0 and less than 1, not %d and %g",
+			len(transports), f)
 	}
 	l.backend = &quorum{l.servers, &l.settings, l.closing}
 	return l
