@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
 
 // This file has the errors that a program can tell apart.
@@ -62,7 +61,7 @@ type Error struct {
 	// Nodes are the replies of the nodes of a quorum, in the order of the clients.
 	Nodes []NodeReply
 
-	text   func() string // without keys and causes; called when somebody reads it
+	text   string // without keys and causes
 	causes []error
 }
 
@@ -81,13 +80,13 @@ const (
 )
 
 // failure makes an error with a text about keys. Causes that are nil are left out.
-func failure(kind error, keys []string, text func() string, causes ...error) *Error {
+func failure(kind error, keys []string, text string, causes ...error) *Error {
 	isNil := func(err error) bool { return err == nil }
 	return &Error{Kind: kind, Keys: keys, text: text, causes: slices.DeleteFunc(causes, isNil)}
 }
 
 func (e *Error) Error() string {
-	text := "slock: " + e.text()
+	text := "slock: " + e.text
 	if len(e.Keys) > 0 {
 		text += " (lock " + strings.Join(e.Keys, ", ") + ")"
 	}
@@ -118,35 +117,20 @@ func (e *Error) Unwrap() []error {
 }
 
 func invalid(format string, arguments ...any) error {
-	return failure(ErrInvalid, nil, func() string { return fmt.Sprintf(format, arguments...) })
+	return failure(ErrInvalid, nil, fmt.Sprintf(format, arguments...))
 }
 
-func plain(text string) func() string { return func() string { return text } }
-
-func notHeld(keys []string, mode Mode) *Error {
-	return failure(ErrNotHeld, keys, func() string { return "the owner token does not hold the lock for " + string(mode) })
-}
-
-// noAnswer is the error of a call that had no reply in time, or only replies after which it was sent again. Of the
-// causes, the first is the last of these errors.
-func noAnswer(keys []string, within time.Duration, last, ended error) error {
-	text := func() string {
-		return fmt.Sprintf("no reply from the server within %s", within.Round(time.Millisecond))
-	}
-	if code(last) != "" {
-		text = func() string {
-			return fmt.Sprintf("the server granted nothing within %s", within.Round(time.Millisecond))
-		}
-	}
-	return failure(ErrNoAnswer, keys, text, explain(last), ended)
+func notHeld(keys []string) *Error {
+	return failure(ErrNotHeld, keys, "the owner token does not hold the lock in this mode")
 }
 
 // outcome is the name of how an acquisition ended, for hooks and metrics.
 func outcome(err error) string {
+	if err == nil {
+		return "granted"
+	}
 	var known *Error
 	switch {
-	case err == nil:
-		return "granted"
 	case errors.Is(err, ErrNotAcquired):
 		return "refused"
 	case errors.Is(err, ErrTimedOut):

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -15,18 +16,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// This file meets go-redis. Commands go through the program's client, so what instruments that sees them. Renewals go
-// through a second client with the same options, which no command of the program can keep busy; a client of Sentinel has
-// no second one that would hear of failovers, so there one connection of its pool is kept.
+// This file meets go-redis. Commands go through the program's client, so what instruments that sees them. Renewals and
+// subscriptions go through a second client with the same options, which no command of the program can keep busy; a client
+// of Sentinel has no second one that would hear of failovers, so there one connection of its pool is kept.
 
 const (
-	// callTimeout is the time limit of a read or write, whatever that of the program's client is. Without a reply go-redis
-	// sends the command again, over another connection.
-	callTimeout = 800 * time.Millisecond
-	// shortestPause is the time before a command is sent again, at least. go-redis has a pause of its own.
-	shortestPause = 5 * time.Millisecond
-	// fullCheck is how long it counts whether the pool of the program was full.
-	fullCheck = 5 * time.Millisecond
+	// ownTimeout is the time limit of a read or write of our own clients.
+	ownTimeout = 800 * time.Millisecond
 	// hooksCheck is how soon hooks that the program adds to its client see the calls.
 	hooksCheck = time.Second
 	// primaryCheck is how often a client of Sentinel is checked for another primary.
@@ -54,20 +50,16 @@ func NewQuorum(clients []redis.UniversalClient, options ...Option) *Locks {
 
 // goRedisTransport is the Transport over a client of go-redis.
 type goRedisTransport struct {
-	rdb        redis.UniversalClient
-	single     *redis.Client        // what the client is; nil: a cluster
-	cluster    *redis.ClusterClient // nil: a single server, or Sentinel
-	isSentinel bool
+	rdb        redis.UniversalClient // of the program
+	own        redis.UniversalClient // a second one with its options; nil: Sentinel, whose failovers it would not hear
+	topology   Topology
 	hasRotated bool // credentials come from a provider, so a refused login may succeed later
-	isPrompt   bool // a call ends soon after its ctx
 
-	checked, made atomic.Int64 // when isFull and limited were made
-	isFull        atomic.Bool  // the program's commands occupied the whole pool
-	limited       atomic.Pointer[redis.Client]
+	made    atomic.Int64 // when limited was made
+	limited atomic.Pointer[redis.Client]
 
 	mu            sync.Mutex
-	reserved      processor // for renewals; nil: none yet
-	isClosed      bool
+	reserved      processor // what the program's commands cannot occupy; nil: nothing now
 	subscriptions map[*redis.Client]*subscription
 }
 
@@ -79,16 +71,28 @@ type processor interface {
 
 func goRedis(rdb redis.UniversalClient) *goRedisTransport {
 	t := &goRedisTransport{rdb: rdb, subscriptions: map[*redis.Client]*subscription{}}
-	if t.single, _ = rdb.(*redis.Client); t.single != nil {
-		o := t.single.Options()
-		t.isSentinel, t.hasRotated = o.Addr == "FailoverClient", hasProvider(o)
-		t.isPrompt = o.TLSConfig == nil && keepsHooks() // go-redis connects by TLS without ctx
-	} else if t.cluster, _ = rdb.(*redis.ClusterClient); t.cluster != nil {
-		o := t.cluster.Options()
-		if t.hasRotated = hasProvider(o); min(o.ReadTimeout, o.WriteTimeout) < callTimeout/2 {
-			t.cluster = t.duplicate().(*redis.ClusterClient)
-			t.reserved = t.cluster
+	switch client := rdb.(type) {
+	case *redis.Client:
+		o := *client.Options()
+		t.topology = Topology{
+			Name: o.Addr, Failover: o.Addr == "FailoverClient", RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff),
+			Prompt: o.TLSConfig == nil && keepsHooks(), // go-redis connects by TLS without ctx
 		}
+		if t.hasRotated = hasProvider(&o); !t.topology.Failover {
+			adapt(&o)
+			t.own = redis.NewClient(&o)
+		}
+	case *redis.ClusterClient:
+		o := *client.Options()
+		t.topology = Topology{
+			Name: strings.Join(o.Addrs, ", "), Cluster: true, RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff),
+		}
+		t.hasRotated = hasProvider(&o)
+		adapt(&o)
+		t.own = redis.NewClusterClient(&o)
+	}
+	if t.own != nil {
+		t.reserved = t.own
 	}
 	return t
 }
@@ -96,16 +100,10 @@ func goRedis(rdb redis.UniversalClient) *goRedisTransport {
 // Topology describes the servers. A Ring cannot be used: it moves keys to another server when one is down, and so gives
 // one lock twice.
 func (t *goRedisTransport) Topology() (Topology, error) {
-	switch {
-	case t.single != nil:
-		o := t.single.Options()
-		return Topology{Name: o.Addr, Failover: t.isSentinel, RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff, shortestPause)}, nil
-	case t.cluster != nil:
-		o := t.cluster.Options()
-		name := strings.Join(o.Addrs, ", ")
-		return Topology{Name: name, Cluster: true, RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff, shortestPause)}, nil
+	if t.topology.Name == "" {
+		return t.topology, invalid("the client must be a *redis.Client or a *redis.ClusterClient, not %T", t.rdb)
 	}
-	return Topology{}, invalid("the client must be a *redis.Client or a *redis.ClusterClient, not %T", t.rdb)
+	return t.topology, nil
 }
 
 // hasProvider tells whether options have a provider of credentials. The fields differ between versions of go-redis.
@@ -118,155 +116,63 @@ func hasProvider(options any) bool {
 	return false
 }
 
-// duplicate is a client with the program's options, except for time limits, the size of the pool, and what two clients
-// must not share.
-func (t *goRedisTransport) duplicate() redis.UniversalClient {
-	set := func(options any) {
-		for name, value := range map[string]any{
-			"Protocol": 2, "ReadTimeout": callTimeout, "WriteTimeout": callTimeout, "PoolTimeout": callTimeout,
-			"DialerRetries": 1, "PoolSize": 4, "MinIdleConns": 0, "MaxIdleConns": 0, "MaxActiveConns": 0, "Limiter": nil,
-			"PushNotificationProcessor": nil, "MaintNotificationsConfig": nil, "ClientSideCache": nil, "ClientSideCacheConfig": nil,
-		} {
-			if field := reflect.ValueOf(options).Elem().FieldByName(name); field.IsValid() && value != nil {
-				field.Set(reflect.ValueOf(value))
-			} else if field.IsValid() {
-				field.SetZero()
-			}
+// adapt makes options of the program those of our own client: with other time limits and another pool, and without what
+// two clients must not share.
+func adapt(options any) {
+	for name, value := range map[string]any{
+		"Protocol": 2, "ReadTimeout": ownTimeout, "WriteTimeout": ownTimeout, "MaxRetries": -1, "DialerRetries": 1,
+		"PoolSize": 4, "MinIdleConns": 0, "MaxIdleConns": 0, "MaxActiveConns": 0, "PushNotificationProcessor": nil,
+		"MaintNotificationsConfig": nil, "ClientSideCache": nil, "ClientSideCacheConfig": nil,
+	} {
+		if field := reflect.ValueOf(options).Elem().FieldByName(name); field.IsValid() && value != nil {
+			field.Set(reflect.ValueOf(value))
+		} else if field.IsValid() {
+			field.SetZero()
 		}
 	}
-	if t.cluster != nil {
-		o := *t.cluster.Options()
-		set(&o)
-		return redis.NewClusterClient(&o)
-	}
-	o := *t.single.Options()
-	set(&o)
-	return redis.NewClient(&o)
 }
 
-// over is what a call goes over: the program's client, or connections that its commands cannot occupy, also while they
-// occupy the whole pool.
-func (t *goRedisTransport) over(isReserved bool) processor {
-	at := monotonic()
-	if t.single != nil && at-time.Duration(t.checked.Load()) > fullCheck {
-		t.checked.Store(int64(at))
-		stats := t.single.PoolStats()
-		t.isFull.Store(stats.IdleConns == 0 && int(stats.TotalConns) >= t.single.Options().PoolSize)
-	}
-	if isReserved || t.isFull.Load() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.reserved == nil && !t.isClosed && !t.isSentinel {
-			t.reserved = t.duplicate()
-		}
-		if t.reserved != nil {
-			return t.reserved
-		}
-	}
-	switch {
-	case t.single == nil:
-		return t.cluster
-	case !keepsHooks():
-		return t.single
-	}
-	return t.program(at)
+// keepsHooks is whether a client with other time limits has the hooks of its original. Since go-redis 9.15 it has not.
+func keepsHooks() bool {
+	var minor int
+	_, err := fmt.Sscanf(redis.Version(), "9.%d.", &minor)
+	return err == nil && minor < 15
 }
 
-// keepsHooks is whether a client with other time limits has the hooks of its original: that of go-redis 9.9 has them, that
-// of 9.19 has not.
-var keepsHooks = sync.OnceValue(func() bool {
-	p := &probe{}
-	original := redis.NewClient(&redis.Options{Limiter: p, MaxRetries: -1})
-	defer original.Close()
-	original.AddHook(p)
-	_ = original.WithTimeout(callTimeout).Ping(context.Background())
-	return p.isHooked
-})
-
-// probe is a hook that notes whether commands come by, and a limiter that lets none connect.
-type probe struct{ isHooked bool }
-
-func (p *probe) Allow() error       { return errSilent }
-func (p *probe) ReportResult(error) {}
-
-func (p *probe) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (p *probe) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		p.isHooked = true
-		return next(ctx, cmd)
-	}
-}
-
-func (p *probe) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-// program is the program's client of a single server with our time limits. It shares the pool, and the hooks that the
+// program is the program's client, if possible with our time limits. Then it shares the pool, and the hooks that the
 // program had added when it was made.
-func (t *goRedisTransport) program(at time.Duration) *redis.Client {
-	if t.limited.Load() == nil || at-time.Duration(t.made.Load()) > hooksCheck {
+func (t *goRedisTransport) program() redis.UniversalClient {
+	if !t.topology.Prompt {
+		return t.rdb
+	}
+	if at := monotonic(); t.limited.Load() == nil || at-time.Duration(t.made.Load()) > hooksCheck {
 		t.made.Store(int64(at))
-		t.limited.Store(t.single.WithTimeout(callTimeout))
+		t.limited.Store(t.rdb.(*redis.Client).WithTimeout(ownTimeout))
 	}
 	return t.limited.Load()
 }
 
-// Call sends a command. If go-redis may take long to notice that ctx is over, it goes on by itself; without a reply the
-// command is sent again over the reserved connections, because the time limits may be the program's.
+// Call sends a command.
 func (t *goRedisTransport) Call(ctx context.Context, call Call) (reply, then any, err error) {
-	if t.isPrompt {
-		return t.send(ctx, call)
+	over := processor(t.program())
+	if call.Reserved != call.Again {
+		t.mu.Lock()
+		over = cmp.Or(t.reserved, over)
+		t.mu.Unlock()
 	}
-	patience := callTimeout
-	if end, ok := ctx.Deadline(); ok {
-		patience = max(shortestPause, min(patience, time.Until(end)/2))
-	}
-	came, silent := make(chan func(), 2), time.NewTimer(patience)
-	defer silent.Stop()
-	attempt := func() {
-		this := call
-		call.Reserved = !call.Reserved // the next one
-		go func() {
-			r, next, failed := t.send(ctx, this)
-			came <- func() { reply, then, err = r, next, failed }
-		}()
-	}
-	attempt()
-	for attempts, pending := 1, 1; ; {
-		select {
-		case note := <-came:
-			note()
-			pending--
-			var unusable *UnusableError
-			if err == nil || errors.As(err, &unusable) || attempts == 2 && pending == 0 {
-				return reply, then, err
-			}
-			silent.Reset(shortestPause)
-		case <-silent.C:
-			if attempts == 1 {
-				attempts, pending = 2, pending+1
-				attempt()
-			}
-		case <-ctx.Done():
-			return nil, nil, cmp.Or(err, ctx.Err())
-		}
-	}
-}
-
-func (t *goRedisTransport) send(ctx context.Context, call Call) (reply, then any, err error) {
-	over, cmd := t.over(call.Reserved), redis.NewCmd(ctx, call.Command...)
-	cmd.SetFirstKeyPos(call.KeyAt)
-	switch {
-	case call.Key == "":
+	if call.Key == "" {
 		reply, err = t.everywhere(ctx, over, call.Command)
 		return reply, nil, err
-	case len(call.Then) == 0:
+	}
+	cmd := redis.NewCmd(ctx, call.Command...)
+	cmd.SetFirstKeyPos(call.KeyAt)
+	if len(call.Then) == 0 {
 		_ = over.Process(ctx, cmd)
 		reply, err = t.reply(cmd)
 		return reply, nil, err
-	case t.cluster != nil: // a command without a key goes to the same node
-		if over, err = t.cluster.MasterForKey(ctx, call.Key); err != nil {
+	}
+	if cluster, ok := over.(*redis.ClusterClient); ok { // a command without a key goes to the same node
+		if over, err = cluster.MasterForKey(ctx, call.Key); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -292,42 +198,41 @@ func (t *goRedisTransport) everywhere(ctx context.Context, over processor, comma
 		replies = append(replies, reply)
 		return err
 	}
-	var err error
-	if t.cluster == nil {
-		err = ask(ctx, over)
-	} else {
-		err = t.cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, node) })
+	cluster, ok := over.(*redis.ClusterClient)
+	if !ok {
+		err := ask(ctx, over)
+		return replies, err
 	}
+	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, node) })
 	return replies, err
 }
 
 // reply is the reply to a command, or the error that there is none.
 func (t *goRedisTransport) reply(cmd *redis.Cmd) (any, error) {
 	value, err := cmd.Result()
+	if err == nil || err == redis.Nil {
+		return value, nil
+	}
 	var reply redis.Error
 	isReply := errors.As(err, &reply)
-	switch isLogin := isReply && (redis.HasErrorPrefix(reply, "WRONGPASS") || redis.HasErrorPrefix(reply, "NOAUTH")); {
-	case err == nil || errors.Is(err, redis.Nil):
-		return value, nil
-	case errors.Is(err, redis.ErrClosed) && !t.isSentinel:
-		return nil, &UnusableError{err}
-	case isReply && !(isLogin && t.hasRotated):
+	isLogin := isReply && (redis.HasErrorPrefix(reply, "WRONGPASS") || redis.HasErrorPrefix(reply, "NOAUTH"))
+	if isReply && !(isLogin && t.hasRotated) || errors.Is(err, redis.ErrClosed) && !t.topology.Failover {
 		return &ReplyError{err}, nil
-	case t.cluster != nil:
-		t.cluster.ReloadState(context.Background())
+	}
+	if cluster, ok := t.rdb.(*redis.ClusterClient); ok {
+		cluster.ReloadState(context.Background())
 	}
 	return nil, err
 }
 
-// Close ends what the Transport has made.
-func (t *goRedisTransport) Close() (err error) {
+// Close ends what the Transport has made. Calls go on over the program's client.
+func (t *goRedisTransport) Close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.isClosed = true
-	if client, ok := t.reserved.(redis.UniversalClient); ok && t.reserved != processor(t.cluster) {
-		t.reserved, err = nil, client.Close()
+	t.reserved = nil
+	if t.own != nil {
+		_ = t.own.Close()
 	}
-	return err
 }
 
 // subscription is the channels of one server, over one connection. go-redis tests it, and subscribes again when it is
@@ -335,47 +240,38 @@ func (t *goRedisTransport) Close() (err error) {
 type subscription struct {
 	node     *redis.Client
 	pubsub   *redis.PubSub
-	channels map[string]subscriber // guarded by the transport
-}
-
-type subscriber struct {
-	heard   func(payload string)
-	changed func()
+	channels map[string]func(message string, ok bool) // guarded by the transport
 }
 
 // Listen subscribes to a channel.
-func (t *goRedisTransport) Listen(channel string, heard func(payload string), changed func()) (stop func()) {
-	node := t.single
-	if t.cluster != nil {
-		ctx, end := context.WithTimeout(context.Background(), callTimeout)
+func (t *goRedisTransport) Listen(channel string, heard func(message string, ok bool)) (stop func()) {
+	node, _ := cmp.Or(t.own, t.rdb).(*redis.Client)
+	if cluster, ok := t.own.(*redis.ClusterClient); ok {
+		ctx, end := context.WithTimeout(context.Background(), ownTimeout)
 		defer end()
-		if node, _ = t.cluster.MasterForKey(ctx, channel); node == nil {
+		if node, _ = cluster.MasterForKey(ctx, channel); node == nil {
 			return func() {} // the request finds no subscriber, and listens again
 		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.subscriptions[node]; s != nil {
-		s.channels[channel] = subscriber{heard, changed}
+		s.channels[channel] = heard
 		go s.pubsub.SSubscribe(context.Background(), channel)
 	} else {
-		t.subscribe(node, map[string]subscriber{channel: {heard, changed}})
+		t.subscribe(node, map[string]func(string, bool){channel: heard})
 	}
 	return func() { t.leave(node, channel) }
 }
 
 // subscribe makes a connection for channels. The transport is locked.
-func (t *goRedisTransport) subscribe(node *redis.Client, channels map[string]subscriber) {
-	from := node
-	if t.single != nil {
-		from = t.program(monotonic())
-	}
+func (t *goRedisTransport) subscribe(node *redis.Client, channels map[string]func(message string, ok bool)) {
 	names := slices.Collect(maps.Keys(channels))
-	s := &subscription{node: node, pubsub: from.SSubscribe(context.Background(), names...), channels: channels}
+	s := &subscription{node: node, pubsub: node.SSubscribe(context.Background(), names...), channels: channels}
 	t.subscriptions[node] = s
 	go t.read(s)
-	if t.isSentinel && node.Options().PoolSize > 1 {
-		go t.follow(s, from.Conn())
+	if t.topology.Failover && node.Options().PoolSize > 1 {
+		go t.follow(s)
 	}
 }
 
@@ -397,50 +293,43 @@ func (t *goRedisTransport) leave(node *redis.Client, channel string) {
 
 // read hands on what arrives, until the subscription is closed.
 func (t *goRedisTransport) read(s *subscription) {
-	channel := func(name string) subscriber {
+	for event := range s.pubsub.ChannelWithSubscriptions(redis.WithChannelSize(1000)) {
+		message, ok := event.(*redis.Message)
+		if change, isChange := event.(*redis.Subscription); isChange {
+			message = &redis.Message{Channel: change.Channel}
+		}
 		t.mu.Lock()
-		defer t.mu.Unlock()
-		return s.channels[name]
-	}
-	for message := range s.pubsub.ChannelWithSubscriptions(redis.WithChannelSize(1000)) {
-		switch m := message.(type) {
-		case *redis.Message:
-			if c := channel(m.Channel); c.heard != nil {
-				c.heard(m.Payload)
-			}
-		case *redis.Subscription:
-			if c := channel(m.Channel); c.changed != nil {
-				c.changed()
-			}
+		heard := s.channels[message.Channel]
+		t.mu.Unlock()
+		if heard != nil {
+			heard(message.Payload, ok)
 		}
 	}
 }
 
 // follow keeps one connection of the pool for renewals. go-redis closes it at the moment in which Sentinel names another
 // primary. Then the subscription, which may stay with the former one, is made again.
-func (t *goRedisTransport) follow(s *subscription, kept *redis.Conn) {
+func (t *goRedisTransport) follow(s *subscription) {
+	kept := t.program().(*redis.Client).Conn()
 	defer kept.Close()
-	for isUp := true; isUp; time.Sleep(primaryCheck) {
+	for isCurrent, isMoved := true, false; isCurrent && !isMoved; time.Sleep(primaryCheck) {
 		err := kept.Ping(context.Background()).Err()
 		t.mu.Lock()
-		isCurrent := t.subscriptions[s.node] == s
-		isUp = isCurrent && (err == nil || errors.Is(err, redis.ErrPoolTimeout))
-		if isUp {
+		isCurrent = t.subscriptions[s.node] == s
+		isMoved = isCurrent && err != nil && !errors.Is(err, redis.ErrPoolTimeout)
+		if t.reserved = nil; isCurrent && !isMoved {
 			t.reserved = kept
-		} else if t.reserved == processor(kept) {
-			t.reserved = nil
 		}
 		channels := slices.Collect(maps.Values(s.channels))
-		if isCurrent && !isUp {
+		if isMoved {
 			t.subscribe(s.node, s.channels)
 		}
 		t.mu.Unlock()
-		if isCurrent && !isUp {
+		if isMoved {
 			_ = s.pubsub.Close()
-			for _, c := range channels {
-				c.changed()
+			for _, heard := range channels {
+				heard("", false)
 			}
-			return
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -45,47 +46,35 @@ type extension struct {
 	wanted *requestSettings // of which the replicas count; nil: none
 }
 
-type leaseState int
-
-const (
-	live leaseState = iota
-	over            // released, or detached
-	lost
-)
-
 // lease is what is known of a hold. It reads no clock.
 type lease struct {
-	state   leaseState
+	names   []string // of the keys
+	over    *Error   // why the hold is not live: lost, released or detached; nil: it is
 	mode    Mode
 	fence   int64 // 0 for a quorum
 	ttl     time.Duration
-	counted func(ttl time.Duration) time.Duration
-	granted time.Duration // when it was granted, at the earliest
-	until   time.Duration // valid until then
-	renewAt time.Duration // when the next renewal is due
-	isOpen  bool          // the server may have changed the mode and the fence: renewals name no fence
-	reason  Reason        // of a loss
-	failed  error         // what the last renewal said, unless one has succeeded since
-	isLong  bool          // it was warned of that nothing limits the hold
+	counted func(ttl time.Duration) time.Duration // the part of a ttl that counts for the validity
+	granted time.Duration                         // when it was granted, at the earliest
+	until   time.Duration                         // valid until then
+	renewAt time.Duration                         // when the next renewal is due
+	isOpen  bool                                  // mode and fence may have changed: renewals name no fence
+	failed  error                                 // what the last renewal said, unless one has succeeded since
+	isLong  bool                                  // it was warned of that nothing limits the hold
 }
 
-// counted is the part of a ttl that counts for the validity: a clock that is slewed runs up to 500 ppm fast, on both
-// sides, and the server counts in milliseconds.
-func counted(ttl time.Duration) time.Duration { return ttl - ttl/1000 - time.Millisecond }
-
 // hold makes a hold of a grant, and has it looked after.
-func (l *Locks) hold(ctx context.Context, r *Request, k keeper, o owner, got grant) *Hold {
-	h := &Hold{locks: l, keeper: k, owner: o, settings: r.settings, values: ctx}
-	h.lease = lease{ttl: r.settings.ttl, counted: l.counted, granted: got.from}
-	h.lease.grant(r.mode, got)
+func (l *Locks) hold(values context.Context, r *Request, got taken) *Hold {
+	h := &Hold{locks: l, keeper: got.keeper, owner: got.owner, settings: r.settings, values: values}
+	h.lease = lease{names: got.owner.names, ttl: r.settings.ttl, counted: l.settings.counted, granted: got.grant.sent}
+	h.lease.grant(r.mode, got.grant)
 	l.watch(h)
 	return h
 }
 
 // grant notes that the server gave the hold in a mode, by a command that was sent then.
-func (l *lease) grant(mode Mode, got grant) {
-	l.mode, l.fence, l.isOpen = mode, got.fence, false
-	l.lengthen(got.from, l.ttl)
+func (l *lease) grant(mode Mode, got answer) {
+	l.mode, l.fence, l.isOpen = mode, got.number, false
+	l.lengthen(got.sent, l.ttl)
 }
 
 // lengthen notes that the server lets the hold live for a ttl, or longer, from a moment on.
@@ -102,7 +91,13 @@ func (l *lease) named() int64 {
 	return l.fence
 }
 
-func (l *lease) lose(reason Reason) { l.state, l.reason = lost, reason }
+// lose ends a live hold, or one whose release found nothing.
+func (l *lease) lose(reason Reason) {
+	l.over = failure(ErrLost, slices.Clone(l.names), "the lock was lost, "+string(reason))
+	if l.over.Reason = reason; reason == Expired && l.failed != nil {
+		l.over.causes = []error{l.failed}
+	}
+}
 
 // Token is the owner token. Another process may adopt or release the lock by it.
 func (h *Hold) Token() string { return h.owner.token }
@@ -143,23 +138,6 @@ func (h *Hold) snapshot() lease {
 
 func (h *Hold) label() string { return h.settings.labelFor(h.owner.names) }
 
-// problem is nil while the hold is live. The hold is locked.
-func (h *Hold) problem() *Error {
-	switch h.lease.state {
-	case live:
-		return nil
-	case over:
-		return notHeld(h.owner.names, h.lease.mode)
-	}
-	var cause error
-	if h.lease.reason == Expired {
-		cause = h.lease.failed
-	}
-	loss := failure(ErrLost, h.Keys(), plain("the lock was lost, "+string(h.lease.reason)), cause)
-	loss.Reason = h.lease.reason
-	return loss
-}
-
 // update changes the lease of a live hold, and does what follows if that ends it. It gives what is wrong with the hold
 // after that.
 func (h *Hold) update(change func(l *lease)) error { return h.updateAt(now(), change) }
@@ -167,7 +145,7 @@ func (h *Hold) update(change func(l *lease)) error { return h.updateAt(now(), ch
 func (h *Hold) updateAt(at time.Duration, change func(l *lease)) error {
 	h.mu.Lock()
 	l, most := &h.lease, h.settings.maxHold
-	wasLive := l.state == live
+	wasLive := l.over == nil
 	switch {
 	case !wasLive:
 	case most > 0 && at >= l.granted+most:
@@ -179,8 +157,8 @@ func (h *Hold) updateAt(at time.Duration, change func(l *lease)) error {
 	default:
 		change(l)
 	}
-	problem := h.problem()
-	if problem == nil {
+	over := l.over
+	if over == nil {
 		h.setTimer(at)
 		h.mu.Unlock()
 		return nil
@@ -189,21 +167,21 @@ func (h *Hold) updateAt(at time.Duration, change func(l *lease)) error {
 		h.timer.Stop()
 	}
 	if h.end != nil {
-		h.end(h.cause(problem))
+		h.end(over)
 	}
 	fence, held := l.fence, at-l.granted
 	h.mu.Unlock()
 	if !wasLive {
-		return problem
+		return over
 	}
-	h.locks.unwatch(h)
-	if problem.Kind == ErrLost {
+	h.locks.holds.Delete(h)
+	if over.Kind == ErrLost {
 		// By the fence, because another hold of a token of the program's stays.
 		_, _ = h.keeper.end(left, h.owner, fence, 0)
-		h.locks.report.lost(h.values, h.label(), problem)
+		h.locks.report.lost(h.values, h.label(), over)
 	}
-	h.locks.report.held(h.values, h.label(), held)
-	return problem
+	h.locks.report.hooks.Held(h.values, h.label(), held)
+	return over
 }
 
 // left is the context of a call that nobody waits for.
@@ -213,23 +191,15 @@ var left = func() context.Context {
 	return ctx
 }()
 
-// cause is the cause of the end of the context: a loss.
-func (h *Hold) cause(problem *Error) error {
-	if problem.Kind == ErrLost {
-		return problem
-	}
-	return nil
-}
-
-// Context ends when the hold is lost, with an *Error as its cause, or released. It has the values of the context that
-// was given to Lock, but does not end with it. Use it for all that is done under the lock.
+// Context ends when the hold is lost, or released: its cause is the *Error that Check gives then. It has the values of
+// the context that was given to Lock, but does not end with it. Use it for all that is done under the lock.
 func (h *Hold) Context() context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx == nil {
-		h.ctx, h.end = context.WithCancelCause(context.WithoutCancel(h.values))
-		if problem := h.problem(); problem != nil {
-			h.end(h.cause(problem))
+		h.ctx, h.end = context.WithCancelCause(h.values)
+		if h.lease.over != nil {
+			h.end(h.lease.over)
 		} else {
 			h.setTimer(now())
 		}
@@ -256,18 +226,15 @@ func (h *Hold) Check() error { return h.update(func(*lease) {}) }
 // the longest ttl that was asked for. It fails with ErrLost if the hold is over. Without a reply for RetryFor it fails
 // with ErrNoAnswer, and when ctx is over with its error: then nothing has changed for this package.
 func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
-	if ttl < leastTTL || h.locks.counted(ttl) <= 0 {
-		return tooShort(ttl)
-	}
-	if h.locks.closing.Err() != nil {
-		return ended(context.Background())
+	if err := h.locks.settings.checkTTL(ttl); err != nil {
+		return err
 	}
 	h.extending.Lock() // for as long as a renewal may take
 	defer h.extending.Unlock()
-	_, err := repeat(ctx, h.locks.closed, h.owner.names, h.locks.settings.retryFor, func(until time.Time) (answer, error) {
-		return answer{}, h.extend(ctx, earlier(until, time.Now().Add(h.Remaining())), ttl)
+	a := newAttempts(ctx, h.locks.closing, &h.locks.settings, h.owner.names)
+	return a.run(func() error {
+		return h.extend(ctx, earlier(a.limit(), time.Now().Add(h.Remaining())), ttl)
 	})
-	return err
 }
 
 // extend sends one extension to at least the ttl. The caller has h.extending. What is wrong with the hold comes before
@@ -284,19 +251,15 @@ func (h *Hold) extend(ctx context.Context, until time.Time, ttl time.Duration) e
 	}
 	err = h.update(func(l *lease) {
 		switch {
-		case errors.Is(failed, errLeft):
-		case failed != nil:
-			l.failed = explain(failed)
-		case got.number > 0:
+		case failed == nil && got.number > 0:
 			l.lengthen(got.sent, e.ttl)
-		case e.fence == l.named(): // else it was about another fence
+		case failed == nil && e.fence == l.named(): // else it was about another fence
 			l.lose(Gone)
+		case failed != nil && ctx.Err() == nil && (l.failed == nil || failed != errSilent): // which tells less
+			l.failed = explain(failed)
 		}
 	})
-	if err == nil {
-		err = failed
-	}
-	return err
+	return cmp.Or(err, failed)
 }
 
 // Detach ends the hold here without releasing it, for another process that adopts it by its token. From now on nothing
@@ -310,7 +273,9 @@ func (h *Hold) Detach() error {
 // the hold is over.
 func (h *Hold) finish() (last lease, err error) {
 	isDone := false
-	err = h.updateAt(sending(), func(l *lease) { last, isDone, l.state = *l, true, over })
+	err = h.updateAt(sending(), func(l *lease) {
+		last, isDone, l.over = *l, true, notHeld(l.names)
+	})
 	if isDone {
 		err = nil
 	}
@@ -334,7 +299,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	case err == nil && !wasHeld:
 		h.mu.Lock()
 		h.lease.lose(Gone)
-		loss := h.problem()
+		loss := h.lease.over
 		h.mu.Unlock()
 		h.locks.report.lost(h.values, h.label(), loss)
 		return loss

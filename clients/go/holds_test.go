@@ -137,12 +137,12 @@ func (f *filter) Call(ctx context.Context, call slock.Call) (reply, then any, er
 	return send()
 }
 
-func (f *filter) Listen(channel string, heard func(string), changed func()) func() {
-	return f.Server.Listen(channel, func(payload string) {
-		if f.heard == nil || f.heard() {
-			heard(payload)
+func (f *filter) Listen(channel string, heard func(string, bool)) func() {
+	return f.Server.Listen(channel, func(message string, ok bool) {
+		if !ok || f.heard == nil || f.heard() {
+			heard(message, ok)
 		}
-	}, changed)
+	})
 }
 
 func TestMessageThatIsLost(t *testing.T) {
@@ -164,7 +164,7 @@ func TestRequestThatIsLate(t *testing.T) {
 	var late func() (any, any, error)
 	f := &filter{Server: slocktest.New()}
 	f.call = func(call slock.Call, send func() (any, any, error)) (any, any, error) {
-		if late == nil && call.Command[0] == "SLOCK.LOCK" {
+		if call.Command[0] == "SLOCK.LOCK" {
 			late = send
 			return nil, nil, errors.New("no reply")
 		}

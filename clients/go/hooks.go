@@ -36,36 +36,35 @@ type reporter struct {
 	unreached atomic.Bool  // that was logged
 }
 
-func (r *reporter) waited(ctx context.Context, label string, began time.Time, err error) {
-	if hook := r.hooks.Waited; hook != nil {
-		hook(context.WithoutCancel(ctx), label, time.Since(began), outcome(err))
+// complete has a function in place of each hook that is nil.
+func (h Hooks) complete() Hooks {
+	ignore := func(context.Context, string, error) {}
+	if h.Waited == nil {
+		h.Waited = func(context.Context, string, time.Duration, string) {}
 	}
-}
-
-func (r *reporter) held(ctx context.Context, label string, duration time.Duration) {
-	if hook := r.hooks.Held; hook != nil {
-		hook(context.WithoutCancel(ctx), label, duration)
+	if h.Held == nil {
+		h.Held = func(context.Context, string, time.Duration) {}
 	}
+	if h.Lost == nil {
+		h.Lost = func(context.Context, string, *Error) {}
+	}
+	if h.RenewalFailed == nil {
+		h.RenewalFailed = ignore
+	}
+	if h.ReleaseFailed == nil {
+		h.ReleaseFailed = ignore
+	}
+	return h
 }
 
 func (r *reporter) lost(ctx context.Context, label string, loss *Error) {
 	r.warn(ctx, "a lock was lost", label, loss.Keys, errors.Join(loss.causes...), "reason", string(loss.Reason))
-	if hook := r.hooks.Lost; hook != nil {
-		hook(context.WithoutCancel(ctx), label, loss)
-	}
-}
-
-func (r *reporter) renewalFailed(ctx context.Context, label string, err error) {
-	if hook := r.hooks.RenewalFailed; hook != nil {
-		hook(context.WithoutCancel(ctx), label, err)
-	}
+	r.hooks.Lost(ctx, label, loss)
 }
 
 func (r *reporter) releaseFailed(ctx context.Context, label string, keys []string, err error) {
 	r.warn(ctx, "a release failed; the lock ends by its ttl", label, keys, err)
-	if hook := r.hooks.ReleaseFailed; hook != nil {
-		hook(context.WithoutCancel(ctx), label, err)
-	}
+	r.hooks.ReleaseFailed(ctx, label, err)
 }
 
 // warn writes to the log what happened to a lock, with the cause if there is one.

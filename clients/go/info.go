@@ -65,7 +65,7 @@ func (l *Locks) Info(ctx context.Context, key string) (Info, error) {
 	if key == "" {
 		return Info{}, invalid("a key must not be empty")
 	}
-	reply, err := l.servers[0].query(ctx, l.settings.prefix+key, "SLOCK.INFO", l.settings.prefix+key, "FULL", "COUNT", 0)
+	reply, err := l.query(ctx, l.settings.prefix+key, "SLOCK.INFO", l.settings.prefix+key, "FULL", "COUNT", 0)
 	if err != nil {
 		return Info{}, err
 	}
@@ -84,11 +84,11 @@ func infoOf(reply any) (info Info) {
 func (s *server) holders(ctx context.Context, within time.Duration, keys []string) []Holder {
 	for until, i := time.Now().Add(within), 0; i < len(keys) && time.Now().Before(until); i++ {
 		call := Call{Key: keys[i], KeyAt: 1, Command: []any{"SLOCK.INFO", keys[i], "FULL", "COUNT", 10}}
-		reply, _, err := s.try(ctx, until, call)
-		if err != nil || asError(reply) != nil {
+		got, err := s.try(ctx, until, call)
+		if err != nil || asError(got.reply) != nil {
 			return nil
 		}
-		if info := infoOf(reply); len(info.Holders) > 0 {
+		if info := infoOf(got.reply); len(info.Holders) > 0 {
 			return info.Holders
 		}
 	}
@@ -101,7 +101,7 @@ func (l *Locks) Queues(ctx context.Context) ([]Queue, error) {
 	found := map[string]Queue{}
 	// All nodes are asked from the least of their cursors on, so some may tell the same again.
 	for cursor, isDone := uint64(0), false; !isDone; {
-		reply, err := l.servers[0].query(ctx, "", "SLOCK.QUEUES", "COUNT", 0, "CURSOR", cursor)
+		reply, err := l.query(ctx, "", "SLOCK.QUEUES", "COUNT", 0, "CURSOR", cursor)
 		if err != nil {
 			return nil, err
 		}
@@ -130,21 +130,19 @@ func (l *Locks) Queues(ctx context.Context) ([]Queue, error) {
 }
 
 // query sends a question until it is answered, to the node of the key or without a key to all, for the time of RetryFor.
-func (s *server) query(ctx context.Context, key string, words ...any) (reply any, err error) {
-	if s.problem != nil {
-		return nil, s.problem
+func (l *Locks) query(ctx context.Context, key string, words ...any) (reply any, err error) {
+	if err := l.usable(); err != nil {
+		return nil, err
 	}
-	if s.closing.Err() != nil {
-		return nil, ended(context.Background())
-	}
-	call := Call{Key: key, KeyAt: 1, Command: words}
-	_, err = repeat(ctx, s.closed, nil, s.settings.retryFor, func(until time.Time) (answer, error) {
-		reply, _, err = s.try(ctx, until, call)
+	a := newAttempts(ctx, l.closing, &l.settings, nil)
+	err = a.run(func() error {
+		got, err := l.servers[0].try(ctx, a.limit(), Call{Key: key, KeyAt: 1, Command: words})
+		reply = got.reply
 		replies, _ := reply.([]any)
 		for i := 0; key == "" && i < len(replies) && err == nil; i++ {
 			err = asError(replies[i])
 		}
-		return answer{}, cmp.Or(err, asError(reply))
+		return cmp.Or(err, asError(reply))
 	})
 	return reply, err
 }

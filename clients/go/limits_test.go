@@ -126,3 +126,13 @@ func TestBusyIsNotDown(t *testing.T) {
 		is(t, err, []error{slock.ErrNoAnswer, syscall.ECONNREFUSED}, "job", "no reply", "refused")
 	}
 }
+
+// The time for replicas may be longer than that in which other commands are answered.
+func TestTooFewReplicas(t *testing.T) {
+	w := newWorld(t, redis.Options{}, slock.MinReplicas(1, time.Second))
+	within(t, time.Second, func() {
+		_, err := w.locks.Write("job").Lock(t.Context())
+		is(t, err, []error{slock.ErrTooFewReplicas}, "job", "0 of 1")
+	})
+	w.nothingLeft()
+}

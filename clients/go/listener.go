@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"crypto/rand"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,7 +18,7 @@ const channelTrial = 3 * time.Second
 // listener is what the waits of one Locks share.
 type listener struct {
 	server  *server
-	changed func() // called when messages may have been missed
+	changed func() // called when another server may have become the primary
 
 	mu       sync.Mutex
 	channels map[uint16]*channel // by the slot; without a cluster it is 0
@@ -62,9 +63,15 @@ func (l *listener) channel(key string, open bool) (name string, isNew bool) {
 	if c != nil {
 		return c.name, false
 	}
-	c = &channel{slot: slot, name: l.name(slot, key), since: time.Now()}
+	c = &channel{slot: slot, name: l.name(slot), since: time.Now()}
 	l.channels[slot] = c
-	c.stop = l.server.transport.Listen(c.name, l.deliver, func() { l.again(c) })
+	c.stop = l.server.transport.Listen(c.name, func(message string, ok bool) {
+		if ok {
+			l.deliver(message)
+		} else {
+			l.again(c)
+		}
+	})
 	return c.name, true
 }
 
@@ -103,7 +110,7 @@ func (l *listener) again(c *channel) {
 		}
 	}
 	l.mu.Unlock()
-	if wasUp {
+	if wasUp && l.server.topology.Failover {
 		l.changed()
 	}
 }
@@ -119,7 +126,7 @@ func (l *listener) deliver(payload string) {
 }
 
 func (l *listener) ticket(key string) *ticket {
-	t := &ticket{tag: draw(), slot: l.slot(key), heard: make(chan message, 4)}
+	t := &ticket{tag: rand.Text(), slot: l.slot(key), heard: make(chan message, 4)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tickets[t.tag] = t
@@ -161,18 +168,17 @@ func (l *listener) slot(key string) uint16 {
 	return slotOf(hashTag(key))
 }
 
-// name is a new channel in the slot of the key.
-func (l *listener) name(slot uint16, key string) string {
-	tag := hashTag(key)
-	for n := 0; strings.Contains(tag, "}"); n++ { // no name has this as its hash tag
-		if found := strconv.Itoa(n); slotOf(found) == slot {
-			tag = found
-		}
+// name is a new channel in the slot.
+func (l *listener) name(slot uint16) string {
+	name := "waits:" + rand.Text()
+	if !l.server.topology.Cluster {
+		return name
 	}
-	if l.server.topology.Cluster {
-		return "{" + tag + "}.waits:" + draw()
+	tag := 0
+	for slotOf(strconv.Itoa(tag)) != slot {
+		tag++
 	}
-	return "waits:" + draw()
+	return "{" + strconv.Itoa(tag) + "}." + name
 }
 
 // hashTag is the part of a key that tells its slot.

@@ -1,10 +1,12 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -16,47 +18,47 @@ import (
 type Locks struct {
 	backend  backend
 	servers  []*server
+	problem  error // why it cannot be used
 	settings settings
 	report   *reporter
-	holds    holds
-	counted  func(ttl time.Duration) time.Duration // the part of a ttl that counts for the validity
-
-	running          atomic.Int64    // acquisitions
-	closing, closed  context.Context // done when Close begins, and when it has ended
-	begin, endClosed context.CancelFunc
+	holds    sync.Map     // the live ones: *Hold to nothing
+	running  atomic.Int64 // acquisitions
+	closing  context.Context
+	begin    context.CancelFunc // of closing
 }
 
 // backend is what carries requests out: a server, or a quorum.
 type backend interface {
-	check(r *Request) error
-	acquire(ctx context.Context, r *Request, try bool) (keeper, owner, grant, error)
-	adopt(ctx context.Context, r *Request) (keeper, owner, grant, error)
+	acquire(ctx context.Context, r *Request, try bool) (taken, error)
 	// release tells on how many keys, or on how many nodes, it released what a token holds.
 	release(ctx context.Context, r *Request) (int, error)
-	// follow has a change of the primary noticed while there are holds.
-	follow(key string)
+}
+
+// taken is a lock that was granted.
+type taken struct {
+	keeper keeper
+	owner  owner
+	grant  answer
 }
 
 // NewWith makes a Locks over a Transport. New does that for a client of go-redis.
 func NewWith(t Transport, options ...Option) *Locks {
 	l := newLocks([]Transport{t}, options)
-	l.backend, l.counted = l.servers[0], counted
+	// A clock that is slewed runs up to 500 ppm fast, on both sides, and the server counts in milliseconds.
+	l.settings.driftFactor, l.settings.driftMargin = 0.001, time.Millisecond
+	l.backend = l.servers[0]
 	return l
 }
 
 func newLocks(transports []Transport, options []Option) *Locks {
-	l := &Locks{settings: newSettings(options), holds: holds{all: map[*Hold]struct{}{}}}
-	l.report = &reporter{hooks: l.settings.hooks, log: l.settings.log}
+	l := &Locks{settings: newSettings(options)}
+	l.report = &reporter{hooks: l.settings.hooks.complete(), log: l.settings.log}
 	l.closing, l.begin = context.WithCancel(context.Background())
-	l.closed, l.endClosed = context.WithCancel(context.Background())
 	for _, t := range transports {
-		s := &server{transport: t, settings: &l.settings, report: l.report, closing: l.closing, closed: l.closed}
-		s.topology, s.problem = t.Topology()
-		s.listener = newListener(s, func() {
-			if s.topology.Failover {
-				l.confirm()
-			}
-		})
+		topology, err := t.Topology()
+		l.problem = cmp.Or(l.problem, err)
+		s := &server{transport: t, topology: topology, settings: &l.settings, report: l.report, closing: l.closing}
+		s.listener = newListener(s, l.confirm)
 		l.servers = append(l.servers, s)
 	}
 	return l
@@ -70,6 +72,14 @@ func (l *Locks) Read(keys ...string) Request { return l.request(Read, keys) }
 
 func (l *Locks) request(mode Mode, keys []string) Request {
 	return Request{locks: l, keys: slices.Clone(keys), mode: mode, settings: &l.settings.request}
+}
+
+// usable is the error of a call that is not made at all.
+func (l *Locks) usable() error {
+	if l.problem == nil && l.closing.Err() != nil {
+		return closed()
+	}
+	return l.problem
 }
 
 // Release releases what an owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on how
@@ -93,95 +103,92 @@ func (l *Locks) Close() error {
 	for end := time.Now().Add(l.settings.retryFor); isBusy() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
-	l.endClosed()
-	var errs []error
 	for _, s := range l.servers {
 		s.listener.close()
-		errs = append(errs, s.transport.Close())
+		s.transport.Close()
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // Shutdown releases all holds, and then closes as Close does. Until ctx is over it waits for the replies.
 func (l *Locks) Shutdown(ctx context.Context) error {
 	var errs []error
-	for _, h := range l.holds.list() {
-		if err := h.Unlock(ctx); !errors.Is(err, ErrNotHeld) {
+	for h := range l.holds.Range {
+		if err := h.(*Hold).Unlock(ctx); !errors.Is(err, ErrNotHeld) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(append(errs, l.Close())...)
 }
 
-func (s *server) check(*Request) error { return s.problem }
-
-func (s *server) acquire(ctx context.Context, r *Request, try bool) (keeper, owner, grant, error) {
+func (s *server) acquire(ctx context.Context, r *Request, try bool) (taken, error) {
 	o := r.owner()
-	got, isOpen, err := s.request(ctx, o, o.lock(r.mode, r.settings), r.settings, try)
-	if err != nil && isOpen {
-		s.deliver(ctx, o.end(0), refuseFor)
+	got, isOpen, err := s.request(ctx, o, r.ask(o), r.settings, try)
+	if isOpen && !r.adopts {
+		call, within := o.ending(0, 0)
+		s.deliver(ctx, call, within)
 	}
-	return s, o, got, err
-}
-
-func (s *server) adopt(ctx context.Context, r *Request) (keeper, owner, grant, error) {
-	o := r.owner()
-	got, err := s.ask(ctx, r.keys, s.settings.retryFor, o.adopt(r.mode, r.settings.ttl))
-	if err == nil && got.number == 0 || errors.Is(err, ErrWrongMode) {
-		err = notHeld(r.keys, r.mode)
-	}
-	return s, o, grant{got.number, got.sent}, err
+	return taken{s, o, got}, err
 }
 
 func (s *server) release(ctx context.Context, r *Request) (int, error) {
-	released, err := s.ask(ctx, r.keys, s.settings.retryFor, r.owner().end(0))
+	call, _ := r.owner().ending(0, 0)
+	released, err := s.ask(ctx, r.keys, s.settings.retryFor, call)
 	return int(released.number), err
 }
 
-// follow keeps a channel open, where its end tells of another primary.
+// follow keeps a channel open while there are holds, where its end tells of another primary.
 func (s *server) follow(key string) {
 	if s.topology.Failover && s.closing.Err() == nil {
 		s.listener.channel(key, true)
 	}
 }
 
+// replicasReply is how long one command waits for replicas, so that its reply comes before it would count as missing.
+const replicasReply = silentAfter / 2
+
 // extend sends an extension, and waits for replicas if it has to.
 func (s *server) extend(ctx context.Context, until time.Time, o owner, e extension) (answer, error) {
-	replicas := e.wanted.minReplicas
+	replicas, last := e.wanted.minReplicas, time.Now().Add(e.wanted.replicaTimeout)
 	if replicas == 0 {
 		return s.number(ctx, until, o.extend(e.ttl, e.fence, true))
 	}
-	// WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would write
-	// nothing, and any replica would do.
-	call := o.extend(e.ttl+time.Millisecond, e.fence, true)
-	call.Then = []any{"WAIT", replicas, milliseconds(e.wanted.replicaTimeout)}
-	got := answer{sent: sending()}
-	extended, acknowledged, err := s.try(ctx, until.Add(e.wanted.replicaTimeout), call)
-	if err != nil {
-		return got, err
+	for {
+		// WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would
+		// write nothing, and any replica would do.
+		call := o.extend(e.ttl+time.Millisecond, e.fence, true)
+		call.Then = []any{"WAIT", replicas, milliseconds(max(min(time.Until(last), replicasReply), time.Millisecond))}
+		extended := answer{sent: sending()}
+		got, err := s.try(ctx, until.Add(e.wanted.replicaTimeout), call)
+		if err != nil {
+			return extended, err
+		}
+		if extended.number, err = asNumber(got.reply); err != nil || extended.number == 0 {
+			return extended, err
+		}
+		number, err := asNumber(got.then)
+		if err != nil || number >= int64(replicas) {
+			return extended, err
+		}
+		if !time.Now().Before(last) {
+			return extended, failure(ErrTooFewReplicas, o.names, fmt.Sprintf("%d of %d replicas acknowledged", number, replicas))
+		}
 	}
-	if got.number, err = asNumber(extended); err != nil || got.number == 0 {
-		return got, err
-	}
-	number, err := asNumber(acknowledged)
-	if err == nil && number < int64(replicas) {
-		err = failure(ErrTooFewReplicas, o.names, plain(fmt.Sprintf("%d of %d replicas acknowledged", number, replicas)))
-	}
-	return got, err
 }
 
 func (s *server) end(ctx context.Context, o owner, fence int64, after time.Duration) (bool, error) {
-	call, whole, most := o.end(fence), int64(len(o.keys)), refuseFor
-	if after > 0 {
-		call, whole, most = o.extend(after, fence, false), 1, after
-	}
+	call, within := o.ending(fence, after)
 	var got answer
 	err := ctx.Err()
 	if err == nil {
 		got, err = s.ask(ctx, o.names, s.settings.retryFor, call)
 	}
 	if errors.Is(err, ErrNoAnswer) || err != nil && ctx.Err() != nil {
-		s.deliver(ctx, call, most)
+		s.deliver(ctx, call, within)
+	}
+	whole := int64(len(o.keys))
+	if after > 0 {
+		whole = 1
 	}
 	// The server does not remember the end of a token of the program's: of two copies the second finds nothing.
 	return got.number == whole || o.given && !got.alone, err

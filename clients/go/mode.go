@@ -24,29 +24,11 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 	if wanted.hasWait && wanted.wait < 0 {
 		return invalid("the wait must not be negative, not %s", wanted.wait)
 	}
-	return h.change(func(s *server, was lease) (isOpen bool, err error) {
+	return h.change(Write, func(s *server, was lease) (answer, bool, error) {
 		wanted.ttl, wanted.minReplicas, wanted.replicaTimeout = was.ttl, h.settings.minReplicas, h.settings.replicaTimeout
 		ctx, end := h.under(ctx)
 		defer end()
-		got, isOpen, err := s.request(ctx, h.owner, h.owner.change(Write, was.ttl, was.fence), &wanted, false)
-		_ = h.update(func(l *lease) {
-			if err == nil {
-				l.grant(Write, got)
-			} else if !isOpen {
-				l.isOpen = was.isOpen
-			}
-		})
-		return err != nil && isOpen, err
-	}, func(s *server, was lease) {
-		// It withdraws the upgrade, and learns the mode that the hold has after that.
-		withdrawn, err := s.ask(h.Context(), h.owner.names, refuseFor, h.owner.withdraw())
-		if err != nil || withdrawn.number > 0 {
-			return
-		}
-		got, err := s.ask(h.Context(), h.owner.names, refuseFor, h.owner.adopt(Write, was.ttl))
-		if err == nil && got.number > 0 {
-			_ = h.update(func(l *lease) { l.grant(Write, grant{got.number, got.sent}) })
-		}
+		return s.request(ctx, h.owner, h.owner.change(Write, was.ttl, was.fence), &wanted, false)
 	})
 }
 
@@ -54,23 +36,16 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 // one server, and not while another change of mode is open. The hold counts as a reader's from the first attempt on.
 // Without a reply for RetryFor, or if ctx is over before, it fails and goes on in the background.
 func (h *Hold) Downgrade(ctx context.Context) error {
-	send := func(ctx context.Context, s *server, limit time.Duration, was lease) error {
-		got, err := s.ask(ctx, h.owner.names, limit, h.owner.change(Read, was.ttl, was.fence))
-		if err == nil {
-			_ = h.update(func(l *lease) { l.grant(Read, grant{got.number, got.sent}) })
-		}
-		return err
-	}
-	return h.change(func(s *server, was lease) (isOpen bool, err error) {
+	return h.change(Read, func(s *server, was lease) (answer, bool, error) {
 		_ = h.update(func(l *lease) { l.mode = Read })
-		err = send(ctx, s, s.settings.retryFor, was)
-		return errors.Is(err, ErrNoAnswer) || err != nil && ctx.Err() != nil, err
-	}, func(s *server, was lease) { _ = send(h.Context(), s, refuseFor, was) })
+		got, err := s.ask(ctx, h.owner.names, s.settings.retryFor, h.owner.change(Read, was.ttl, was.fence))
+		return got, errors.Is(err, ErrNoAnswer) || err != nil && ctx.Err() != nil, err
+	})
 }
 
 // change runs a change of mode, unless another one is open. If it is still open after that, it is settled, in the
 // background unless the server replies.
-func (h *Hold) change(run func(*server, lease) (isOpen bool, err error), settle func(*server, lease)) error {
+func (h *Hold) change(to Mode, run func(*server, lease) (got answer, isOpen bool, err error)) error {
 	s, ok := h.keeper.(*server)
 	if !ok || len(h.owner.keys) > 1 {
 		return invalid("the mode changes for one key on one server")
@@ -78,10 +53,18 @@ func (h *Hold) change(run func(*server, lease) (isOpen bool, err error), settle 
 	if !h.changing.CompareAndSwap(false, true) {
 		return invalid("another change of the mode is open")
 	}
-	was := h.snapshot()
-	isOpen, err := false, h.update(func(l *lease) { l.isOpen = true })
+	was, isOpen := h.snapshot(), false
+	err := h.update(func(l *lease) { l.isOpen = true })
 	if err == nil {
-		isOpen, err = run(s, was)
+		var got answer
+		got, isOpen, err = run(s, was)
+		_ = h.update(func(l *lease) {
+			if err == nil {
+				l.grant(to, got)
+			} else if !isOpen {
+				l.isOpen = was.isOpen
+			}
+		})
 	}
 	if errors.Is(err, ErrNotHeld) || err != nil && strings.HasPrefix(err.Error(), "WRONGTYPE") {
 		_ = h.update(func(l *lease) { l.lose(Gone) })
@@ -92,7 +75,7 @@ func (h *Hold) change(run func(*server, lease) (isOpen bool, err error), settle 
 	settled := make(chan struct{})
 	go func() {
 		if isOpen {
-			settle(s, was)
+			h.settle(s, to, was)
 		}
 		h.changing.Store(false)
 		close(settled)
@@ -104,4 +87,19 @@ func (h *Hold) change(run func(*server, lease) (isOpen bool, err error), settle 
 		}
 	}
 	return err
+}
+
+// settle withdraws an upgrade, unless it was granted meanwhile, or completes a downgrade.
+func (h *Hold) settle(s *server, to Mode, was lease) {
+	call := h.owner.change(Read, was.ttl, was.fence)
+	if to == Write {
+		withdrawn, err := s.ask(h.Context(), h.owner.names, refuseFor, h.owner.withdraw())
+		if err != nil || withdrawn.number > 0 {
+			return
+		}
+		call = h.owner.adopt(Write, was.ttl)
+	}
+	if got, err := s.ask(h.Context(), h.owner.names, refuseFor, call); err == nil && got.number > 0 {
+		_ = h.update(func(l *lease) { l.grant(to, got) })
+	}
 }

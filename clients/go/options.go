@@ -61,9 +61,12 @@ type settings struct {
 	hooks                  Hooks
 	log                    *slog.Logger
 
+	// The part of a ttl that does not count for the validity.
+	driftFactor float64
+	driftMargin time.Duration
+
 	// of a Quorum
 	strategy    Strategy
-	driftFactor float64
 	nodeTimeout time.Duration
 	failFast    bool
 }
@@ -74,13 +77,18 @@ func newSettings(options []Option) settings {
 		retryFor:     3 * time.Second,
 		retryWaitFor: time.Minute,
 		log:          slog.Default(),
-		strategy:     ExponentialPause(20*time.Millisecond, 250*time.Millisecond, -1),
 		driftFactor:  0.01,
+		strategy:     ExponentialPause(20*time.Millisecond, 250*time.Millisecond, -1),
 	}
 	for _, option := range options {
 		option.apply(&s)
 	}
 	return s
+}
+
+// counted is the part of a ttl that counts for the validity.
+func (s *settings) counted(ttl time.Duration) time.Duration {
+	return ttl - time.Duration(float64(ttl)*s.driftFactor) - s.driftMargin
 }
 
 // processName is the metadata of requests that have none: it tells an operator where to look for the owner.
@@ -217,8 +225,6 @@ func (s *requestSettings) check(keys []string, mode Mode) error {
 		return invalid("a request needs 1 to 1024 keys, not %d", len(keys))
 	case slices.Contains(keys, ""):
 		return invalid("a key must not be empty")
-	case s.ttl < leastTTL:
-		return tooShort(s.ttl)
 	case s.hasWait && s.wait < 0:
 		return invalid("the wait must not be negative, not %s", s.wait)
 	case s.hasLimit && (s.limit < 1 || s.limit > math.MaxInt32):
@@ -239,6 +245,9 @@ func (s *requestSettings) check(keys []string, mode Mode) error {
 	return nil
 }
 
-func tooShort(ttl time.Duration) error {
-	return invalid("the ttl must be %s or more, not %s", leastTTL, ttl)
+func (s *settings) checkTTL(ttl time.Duration) error {
+	if ttl < leastTTL || s.counted(ttl) <= 0 {
+		return invalid("the ttl must be %s or more, and of a quorum more than its drift, not %s", leastTTL, ttl)
+	}
+	return nil
 }

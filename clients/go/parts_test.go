@@ -9,21 +9,26 @@ import (
 )
 
 func TestValidityIsCounted(t *testing.T) {
-	if got := counted(10 * time.Second); got != 10*time.Second-11*time.Millisecond {
+	single, quorum := &NewWith(nothing{}).settings, &NewQuorumWith(nil).settings
+	if got := single.counted(10 * time.Second); got != 10*time.Second-11*time.Millisecond {
 		t.Error(got)
 	}
-	q := quorum{settings: &settings{driftFactor: 0.01}}
-	if got := q.counted(10 * time.Second); got != 9898*time.Millisecond {
+	if got := quorum.counted(10 * time.Second); got != 9898*time.Millisecond {
 		t.Error(got)
 	}
-	l := lease{ttl: time.Minute, counted: counted}
-	l.grant(Write, grant{1, 1000})
+	l := lease{ttl: time.Minute, counted: single.counted}
+	l.grant(Write, answer{number: 1, sent: 1000})
 	until := l.until
 	l.lengthen(1000, time.Second) // an extension to less
 	if l.until != until || l.ttl != time.Minute {
 		t.Error("it was shortened")
 	}
 }
+
+// nothing is a Transport that reaches nobody.
+type nothing struct{ Transport }
+
+func (nothing) Topology() (Topology, error) { return Topology{}, nil }
 
 // extended replies to each extension as it is told, after the lease has changed.
 type extended struct {
@@ -41,11 +46,10 @@ func (k extended) end(context.Context, owner, int64, time.Duration) (bool, error
 
 // A reply to an extension counts for the fence that it named: a change of mode gives another one meanwhile.
 func TestAnswersCountForTheirFence(t *testing.T) {
-	l := newLocks(nil, []Option{NoRenewal()})
-	l.backend, l.counted = &quorum{}, counted
+	l := NewWith(nothing{}, NoRenewal())
 	r := l.Read("job")
-	h := l.hold(t.Context(), &r, nil, newOwner(r.keys, "", ""), grant{7, now()})
-	h.keeper = extended{number: 0, before: func() { h.lease.grant(Write, grant{8, now()}) }}
+	h := l.hold(t.Context(), &r, taken{owner: newOwner(r.keys, "", ""), grant: answer{number: 7, sent: now()}})
+	h.keeper = extended{number: 0, before: func() { h.lease.grant(Write, answer{number: 8, sent: now()}) }}
 	if err := h.Extend(t.Context(), time.Minute); err != nil || h.Mode() != Write {
 		t.Error(err, h.Mode())
 	}
@@ -62,7 +66,7 @@ func TestChannelsAreInTheSlotOfTheirKey(t *testing.T) {
 	l := listener{server: &server{topology: Topology{Cluster: true}}}
 	for _, key := range []string{"job", "{user}:job", "a{}b", "a{b", "a}b", "}", "{a}{b}", "}{x}"} {
 		slot := l.slot(key)
-		name := l.name(slot, key)
+		name := l.name(slot)
 		if slotOf(hashTag(name)) != slot || !strings.Contains(name, "}.waits:") {
 			t.Error(key, name)
 		}

@@ -2,7 +2,6 @@ package slock
 
 import (
 	"crypto/rand"
-	"encoding/base64"
 	"fmt"
 	"slices"
 	"strconv"
@@ -34,7 +33,7 @@ type owner struct {
 func newOwner(names []string, prefix, token string) owner {
 	o := owner{names: names, keys: names, token: token, given: token != "", words: make([]any, 0, len(names)+1)}
 	if !o.given {
-		o.token = draw()
+		o.token = rand.Text()
 	}
 	if prefix != "" {
 		o.keys = make([]string, len(names))
@@ -47,13 +46,6 @@ func newOwner(names []string, prefix, token string) owner {
 	}
 	o.words = append(o.words, o.token)
 	return o
-}
-
-// draw is 128 random bits in 22 characters, as secret as an owner token and a tag have to be.
-func draw() string {
-	var bits [16]byte
-	_, _ = rand.Read(bits[:]) // never fails
-	return base64.RawStdEncoding.EncodeToString(bits[:])
 }
 
 // command is a command for one key or for several, by its two names, with room for the rest.
@@ -114,15 +106,18 @@ func (o owner) change(to Mode, ttl time.Duration, fence int64) Call {
 // withdraw ends a waiting upgrade.
 func (o owner) withdraw() Call { return o.command("SLOCK.CANCEL", "", 0) }
 
-// end ends the acquisition: the server withdraws what waits, releases what is held, and refuses what arrives later. A
+// ending ends the acquisition: the server withdraws what waits, releases what is held, and refuses what arrives later. A
 // token of the program's may be in use for another hold: it is not refused, and of it the hold with the fence ends, if
-// that is known.
-func (o owner) end(fence int64) Call {
-	c := o.command("", "SLOCK.MUNLOCK", 2)
-	if !o.given {
-		return c.add("REFUSE", refuseFor.Milliseconds())
+// that is known. After a time means that the hold stands so long and is not renewed. The command is of use for a while.
+func (o owner) ending(fence int64, after time.Duration) (call Call, within time.Duration) {
+	if after > 0 {
+		return o.extend(after, fence, false), after
 	}
-	return c.fenced(fence)
+	call = o.command("", "SLOCK.MUNLOCK", 2)
+	if !o.given {
+		return call.add("REFUSE", refuseFor.Milliseconds()), refuseFor
+	}
+	return call.fenced(fence), refuseFor
 }
 
 func (c Call) fenced(fence int64) Call {
@@ -160,7 +155,7 @@ var passing = []string{
 // passes tells whether a command may succeed if it is sent again: the server said so, or there was no reply.
 func passes(err error) bool {
 	switch reply := err.(type) {
-	case *Error, *UnusableError:
+	case *Error:
 		return false
 	case *ReplyError:
 		return slices.Contains(passing, code(reply)) || strings.Contains(reply.Error(), "max number of clients reached")
@@ -176,20 +171,17 @@ var kinds = map[string]error{
 
 // explain gives an error reply its kind. Others become those of the Redis client library.
 func explain(err error) error {
-	switch known := err.(type) {
-	case *UnusableError:
-		return known.Err
-	case *ReplyError:
-		if kind := kinds[code(known)]; kind != nil {
-			return failure(kind, nil, known.Error, known.Err)
-		}
-		if strings.Contains(strings.ToLower(known.Error()), "unknown command") {
-			return failure(ErrModuleNotLoaded, nil, plain("the server has not loaded the SLOCK module: start it with"+
-				" --loadmodule /path/to/libslock.so, or run MODULE LOAD /path/to/libslock.so"), known.Err)
-		}
-		return known.Err
+	reply, ok := err.(*ReplyError)
+	switch kind := kinds[code(err)]; {
+	case !ok:
+		return err
+	case kind != nil:
+		return failure(kind, nil, reply.Error(), reply.Err)
+	case strings.Contains(strings.ToLower(reply.Error()), "unknown command"):
+		return failure(ErrModuleNotLoaded, nil, "the server has not loaded the SLOCK module: start it with"+
+			" --loadmodule /path/to/libslock.so, or run MODULE LOAD /path/to/libslock.so", reply.Err)
 	}
-	return err
+	return reply.Err
 }
 
 // readMessage reads "<n> <tag>": n is a fence, 0, or the code of an error after a minus.

@@ -3,6 +3,7 @@ package slock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 )
 
@@ -15,6 +16,7 @@ type Request struct {
 	keys     []string
 	mode     Mode
 	settings *requestSettings // shared; nobody changes it
+	adopts   bool             // what the token holds, and never takes a lock
 }
 
 // With is the request with further options.
@@ -47,13 +49,13 @@ func (r Request) acquire(ctx context.Context, try bool) (*Hold, error) {
 	}
 	r.locks.running.Add(1)
 	defer r.locks.running.Add(-1)
-	began := time.Now()
-	keeper, owner, got, err := r.locks.backend.acquire(ctx, &r, try)
-	r.locks.report.waited(ctx, r.settings.labelFor(r.keys), began, err)
+	began, values := time.Now(), context.WithoutCancel(ctx)
+	got, err := r.locks.backend.acquire(ctx, &r, try)
+	r.locks.report.hooks.Waited(values, r.settings.labelFor(r.keys), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err
 	}
-	return r.locks.hold(ctx, &r, keeper, owner, got), nil
+	return r.locks.hold(values, &r, got), nil
 }
 
 // Do runs the work under the lock: it waits as Lock does, runs the work, and releases. The work's context is ctx, and
@@ -73,14 +75,18 @@ func (r Request) Do(ctx context.Context, work func(ctx context.Context) error) e
 // renews it from now on. It fails with ErrNotHeld if the token does not hold all keys in the mode.
 func (r Request) Adopt(ctx context.Context, token string) (*Hold, error) {
 	r = r.With(Token(token))
+	r.adopts = true
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	keeper, owner, got, err := r.locks.backend.adopt(ctx, &r)
+	got, err := r.locks.backend.acquire(ctx, &r, true)
+	if errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrWrongMode) {
+		err = notHeld(r.keys)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return r.locks.hold(ctx, &r, keeper, owner, got), nil
+	return r.locks.hold(context.WithoutCancel(ctx), &r, got), nil
 }
 
 // HoldFrom gives the hold under which Do runs the work of this context.
@@ -92,18 +98,23 @@ func HoldFrom(ctx context.Context) (*Hold, bool) {
 type holdKey struct{}
 
 func (r *Request) check() error {
-	switch {
-	case r.locks == nil:
+	if r.locks == nil {
 		return invalid("make requests by Locks.Write and Locks.Read")
-	case r.locks.closing.Err() != nil:
-		return ended(context.Background())
 	}
-	return cmp.Or(r.settings.check(r.keys, r.mode), r.locks.backend.check(r))
+	return cmp.Or(r.settings.check(r.keys, r.mode), r.locks.settings.checkTTL(r.settings.ttl), r.locks.usable())
 }
 
 // owner is a new owner: with the program's token, or one that is drawn.
 func (r *Request) owner() owner {
 	return newOwner(r.keys, r.locks.settings.prefix, r.settings.token)
+}
+
+// ask asks for the lock, or for what the owner holds.
+func (r *Request) ask(o owner) Call {
+	if r.adopts {
+		return o.adopt(r.mode, r.settings.ttl)
+	}
+	return o.lock(r.mode, r.settings)
 }
 
 func (s *requestSettings) labelFor(keys []string) string { return cmp.Or(s.label, keys[0]) }

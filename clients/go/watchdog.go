@@ -1,10 +1,6 @@
 package slock
 
-import (
-	"context"
-	"sync"
-	"time"
-)
+import "time"
 
 // This file has holds looked after: each has a timer that renews it when that is due, and ends it when its time is over.
 
@@ -16,52 +12,23 @@ const (
 	longHold = time.Hour
 )
 
-// holds are those of one Locks.
-type holds struct {
-	mu  sync.Mutex
-	all map[*Hold]struct{}
-}
-
-// list has the holds of now.
-func (w *holds) list() []*Hold {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	list := make([]*Hold, 0, len(w.all))
-	for h := range w.all {
-		list = append(list, h)
-	}
-	return list
-}
-
 // watch looks after a new hold.
 func (l *Locks) watch(h *Hold) {
-	l.holds.mu.Lock()
-	l.holds.all[h] = struct{}{}
-	isFirst := len(l.holds.all) == 1
-	l.holds.mu.Unlock()
+	l.holds.Store(h, nil)
 	if !h.settings.noRenewal {
 		h.mu.Lock()
 		h.setTimer(sending())
 		h.mu.Unlock()
 	}
-	if isFirst {
-		l.backend.follow(h.owner.keys[0])
-	}
-}
-
-func (l *Locks) unwatch(h *Hold) {
-	l.holds.mu.Lock()
-	defer l.holds.mu.Unlock()
-	delete(l.holds.all, h)
+	l.servers[0].follow(h.owner.keys[0])
 }
 
 // confirm extends all holds: the primary may be another one, which has not all of them.
 func (l *Locks) confirm() {
-	for i, h := range l.holds.list() {
-		if i == 0 {
-			l.backend.follow(h.owner.keys[0])
-		}
-		go func() { _ = h.Extend(context.WithoutCancel(h.values), h.settings.ttl) }()
+	for hold := range l.holds.Range {
+		h := hold.(*Hold)
+		l.servers[0].follow(h.owner.keys[0])
+		go func() { _ = h.Extend(h.values, h.settings.ttl) }()
 	}
 }
 
@@ -104,9 +71,9 @@ func (h *Hold) look() {
 		defer h.extending.Unlock()
 		// A reply may be waited for in vain, so it is not waited for long.
 		ttl := h.snapshot().ttl
-		err := h.extend(context.WithoutCancel(h.values), time.Now().Add(min(ttl/4, h.Remaining())), ttl)
+		err := h.extend(h.values, time.Now().Add(min(ttl/4, h.Remaining())), ttl)
 		if err != nil && h.Check() == nil {
-			h.locks.report.renewalFailed(h.values, h.label(), explain(err))
+			h.locks.report.hooks.RenewalFailed(h.values, h.label(), explain(err))
 		}
 	}
 }

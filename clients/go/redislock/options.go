@@ -38,59 +38,48 @@ type RetryStrategy interface {
 	NextBackoff() time.Duration
 }
 
+// strategy is a RetryStrategy that is a function.
+type strategy func() time.Duration
+
+func (s strategy) NextBackoff() time.Duration { return s() }
+
 // NoRetry is the strategy of a single attempt.
 func NoRetry() RetryStrategy { return LinearBackoff(0) }
 
 // LinearBackoff makes the same pause each time.
-func LinearBackoff(backoff time.Duration) RetryStrategy { return linearBackoff(backoff) }
-
-type linearBackoff time.Duration
-
-func (b linearBackoff) NextBackoff() time.Duration { return time.Duration(b) }
+func LinearBackoff(backoff time.Duration) RetryStrategy {
+	return strategy(func() time.Duration { return backoff })
+}
 
 // LimitRetry ends the attempts of another strategy after max retries.
 //
 // The count belongs to the returned value: a value that is used again goes on where it was.
 func LimitRetry(s RetryStrategy, max int) RetryStrategy {
-	return &limitedRetry{strategy: s, max: int64(max)}
-}
-
-type limitedRetry struct {
-	strategy RetryStrategy
-	max      int64
-	retries  atomic.Int64
-}
-
-func (l *limitedRetry) NextBackoff() time.Duration {
-	if l.retries.Add(1) > l.max {
-		return 0
-	}
-	return l.strategy.NextBackoff()
-}
-
-// ExponentialBackoff doubles the pause each time: 4 ms, 8 ms, 16 ms, and so on up to 2^26 ms.
-//
-// A pause is never shorter than min, nor longer than max. A max of 0 is no limit. The count belongs to the
-// returned value: a value that is used again goes on where it was.
-func ExponentialBackoff(min, max time.Duration) RetryStrategy {
-	return &exponentialBackoff{min: min, max: max}
+	var retries atomic.Int64
+	return strategy(func() time.Duration {
+		if retries.Add(1) > int64(max) {
+			return 0
+		}
+		return s.NextBackoff()
+	})
 }
 
 // longestDoubling is the number of the attempt after which pauses no longer grow.
 const longestDoubling = 25
 
-type exponentialBackoff struct {
-	min, max time.Duration
-	attempts atomic.Uint64
-}
-
-func (e *exponentialBackoff) NextBackoff() time.Duration {
-	exponent := min(e.attempts.Add(1)+1, longestDoubling+1)
-	pause := max(time.Millisecond<<exponent, e.min)
-	if e.max != 0 {
-		pause = min(pause, e.max)
-	}
-	return pause
+// ExponentialBackoff doubles the pause each time: 4 ms, 8 ms, 16 ms, and so on up to 2^26 ms.
+//
+// A pause is never shorter than least, nor longer than most. A most of 0 is no limit. The count belongs to the
+// returned value: a value that is used again goes on where it was.
+func ExponentialBackoff(least, most time.Duration) RetryStrategy {
+	var attempts atomic.Uint64
+	return strategy(func() time.Duration {
+		pause := max(time.Millisecond<<(min(attempts.Add(1), longestDoubling)+1), least)
+		if most != 0 {
+			pause = min(pause, most)
+		}
+		return pause
+	})
 }
 
 // attempts calls attempt until it succeeds, fails for good, or no retry is left: an attempt that fails tells whether

@@ -174,7 +174,7 @@ func (s *Server) acquire(r *request) any {
 		return s.grant(r)
 	case r.channel == "":
 		return int64(0)
-	case s.channels[r.channel].heard == nil:
+	case s.channels[r.channel] == nil:
 		return failed("NOSUBSCRIBER nobody subscribes to the channel")
 	case s.waitsFor(r, r.token, map[*request]bool{}):
 		return failed("DEADLOCK %s and %s wait for each other", r.token, s.blockers(r)[0].token)
@@ -256,8 +256,8 @@ func (s *Server) cancel(r *request) any {
 
 // lose ends all holds of the keys, and has their owners look.
 func (s *Server) lose(r *request) any {
-	for _, c := range s.channels {
-		go c.changed()
+	for _, heard := range s.channels {
+		go heard("", false)
 	}
 	return s.drop(r, s.holds)
 }
@@ -268,7 +268,7 @@ func (s *Server) advance() {
 	var before []*request
 	s.leave(func(r *request) bool {
 		isGone := r.changesMode() && len(s.own(r, r.number("FENCE"))) == 0
-		isOver := r.until <= now() || isGone || s.channels[r.channel].heard == nil
+		isOver := r.until <= now() || isGone || s.channels[r.channel] == nil
 		if !isOver && (len(s.blockers(r)) > 0 || slices.ContainsFunc(before, r.meets)) {
 			before = append(before, r)
 			return false
@@ -285,10 +285,10 @@ func (s *Server) advance() {
 // leave takes requests out of the queue, sends their messages, and tells how many.
 func (s *Server) leave(isMeant func(r *request) bool) (count int64) {
 	s.queue = find(s.queue, func(r *request) bool {
-		is, heard := isMeant(r), s.channels[r.channel].heard
+		is, heard := isMeant(r), s.channels[r.channel]
 		if is && heard != nil {
 			count++
-			go heard(fmt.Sprint(r.fence, " ", r.tag))
+			go heard(fmt.Sprint(r.fence, " ", r.tag), true)
 		}
 		return !is
 	})

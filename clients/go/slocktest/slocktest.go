@@ -23,20 +23,15 @@ type Server struct {
 	holds    []*request               // in the order of their grants
 	queue    []*request               // in order of arrival; changes of mode come first
 	refused  map[string]time.Duration // until when, by owner token
-	channels map[string]channel
+	channels map[string]func(message string, ok bool)
 	fence    int64 // the last that was given
 	failure  error
 	timer    *time.Timer // of the next deadline
 }
 
-type channel struct {
-	heard   func(payload string)
-	changed func()
-}
-
 // New makes a server without locks, for slock.NewWith.
 func New() *Server {
-	s := &Server{refused: map[string]time.Duration{}, channels: map[string]channel{}}
+	s := &Server{refused: map[string]time.Duration{}, channels: map[string]func(string, bool){}}
 	s.timer = time.AfterFunc(time.Hour, func() { s.enter()() })
 	return s
 }
@@ -67,7 +62,7 @@ func (s *Server) Fail(err error) {
 
 // Topology has Failover, so that each Locks listens while it has holds, and checks them after Lose.
 func (s *Server) Topology() (slock.Topology, error) {
-	return slock.Topology{Name: "memory", Failover: true, RepeatsAfter: longest}, nil
+	return slock.Topology{Name: "memory", Failover: true, Prompt: true, RepeatsAfter: longest}, nil
 }
 
 // Call executes a command, and the one that follows it.
@@ -86,10 +81,10 @@ func (s *Server) Call(ctx context.Context, call slock.Call) (reply, then any, er
 }
 
 // Listen subscribes to a channel.
-func (s *Server) Listen(name string, heard func(payload string), changed func()) (stop func()) {
+func (s *Server) Listen(name string, heard func(message string, ok bool)) (stop func()) {
 	defer s.enter()()
-	s.channels[name] = channel{heard, changed}
-	go changed()
+	s.channels[name] = heard
+	go heard("", false)
 	return func() {
 		defer s.enter()()
 		delete(s.channels, name)
@@ -97,4 +92,4 @@ func (s *Server) Listen(name string, heard func(payload string), changed func())
 }
 
 // Close does nothing: other Locks may use the server.
-func (s *Server) Close() error { return nil }
+func (s *Server) Close() {}

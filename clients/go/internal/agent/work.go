@@ -209,4 +209,4 @@ func medianUS(times []time.Duration) float64 {
 }
 
 // rawToken is as long as a token of the library, and another one for each pair, as those are.
-func rawToken() string { return fmt.Sprintf("raw:%018x", rand.Uint64()) }
+func rawToken() string { return fmt.Sprintf("raw:%022x", rand.Uint64()) }

@@ -19,15 +19,10 @@ import (
 )
 
 const (
-	// silentAfter is how long a reply is waited for before the command is sent again. rueidis itself waits for
-	// ClientOption.ConnWriteTimeout, by default 10 s, and never sends a command again that is not read-only.
-	silentAfter = 800 * time.Millisecond
-	// pause is the time before a command is sent again because its connection broke.
-	pause = 5 * time.Millisecond
-	// mostAttempts is how often one call sends a command.
-	mostAttempts = 5
 	// listenAgain is the pause before a subscription that has ended is made again.
 	listenAgain = 100 * time.Millisecond
+	// leaving is how long the end of a subscription is sent at most.
+	leaving = time.Second
 )
 
 // New makes a Transport over the program's client, for slock.NewWith and slock.NewQuorumWith. The client may be one of a
@@ -42,46 +37,15 @@ func (t transport) Topology() (slock.Topology, error) {
 	mode, nodes := t.client.Mode(), slices.Sorted(maps.Keys(t.client.Nodes()))
 	return slock.Topology{
 		Name:    strings.Join(nodes, ", "),
-		Cluster: mode == rueidis.ClientModeCluster, Failover: mode == rueidis.ClientModeSentinel, RepeatsAfter: pause,
+		Cluster: mode == rueidis.ClientModeCluster, Failover: mode == rueidis.ClientModeSentinel,
+		RepeatsAfter: time.Hour, // rueidis repeats only commands that read
 	}, nil
 }
 
-// Call sends a command over the connections that all commands share, which none occupies. If it has no reply soon, it is
-// sent again over one of the pool for blocking commands, because a connection may be silent, and so on in turns if a
-// connection breaks: those that were idle may all have been closed. Each attempt goes on by itself, because rueidis does
-// not notice everywhere that ctx is over: not while another call connects.
+// Call sends a command over the connections that all commands share, which none occupies, and again over one of the pool
+// for blocking commands. A WAIT would delay all others, and goes the other way round.
 func (t transport) Call(ctx context.Context, call slock.Call) (reply, then any, err error) {
-	came, attempts := make(chan func(), mostAttempts+1), 0
-	attempt := func() {
-		isAlone := (attempts%2 == 1) != (len(call.Then) > 0) // a WAIT would delay all others
-		attempts++
-		go func() {
-			r, next, failed := t.send(ctx, call, isAlone)
-			came <- func() { reply, then, err = r, next, failed }
-		}()
-	}
-	patience := silentAfter
-	if end, ok := ctx.Deadline(); ok {
-		patience = max(pause, min(patience, time.Until(end)/2))
-	}
-	silent := time.NewTimer(patience)
-	defer silent.Stop()
-	for attempt(); ; {
-		select {
-		case note := <-came:
-			if note(); err == nil || attempts == mostAttempts {
-				return reply, then, err
-			}
-			silent.Reset(pause)
-		case <-silent.C:
-			attempt()
-		case <-ctx.Done():
-			return nil, nil, ctx.Err()
-		}
-	}
-}
-
-func (t transport) send(ctx context.Context, call slock.Call, isAlone bool) (reply, then any, err error) {
+	isAlone := call.Again != (len(call.Then) > 0)
 	words, at := texts(call.Command), call.KeyAt
 	if call.Key == "" {
 		reply, err = t.everywhere(ctx, words)
@@ -128,9 +92,8 @@ func (t transport) everywhere(ctx context.Context, words []string) (any, error) 
 // succeed later, with other credentials.
 func (t transport) reply(result rueidis.RedisResult) (any, error) {
 	err := result.NonRedisError()
-	if errors.Is(err, rueidis.ErrClosing) && t.client.Mode() == rueidis.ClientModeStandalone {
-		return nil, &slock.UnusableError{Err: err}
-	} else if err != nil {
+	isClosed := errors.Is(err, rueidis.ErrClosing) && t.client.Mode() == rueidis.ClientModeStandalone
+	if err != nil && !isClosed {
 		return nil, err
 	}
 	value, err := result.ToAny()
@@ -167,21 +130,21 @@ func texts(words []any) []string {
 
 // Listen subscribes over one of the connections that all commands share. Receive subscribes again when that is lost,
 // unless ClientOption.DisableRetry is set, and returns when the slot of the channel has moved.
-func (t transport) Listen(channel string, heard func(payload string), changed func()) (stop func()) {
+func (t transport) Listen(channel string, heard func(message string, ok bool)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	confirmed := rueidis.WithOnSubscriptionHook(ctx, func(s rueidis.PubSubSubscription) {
 		if s.Kind == "ssubscribe" {
-			changed()
+			heard("", false)
 		}
 	})
 	go func() {
 		for ctx.Err() == nil {
 			subscribe := t.client.B().Ssubscribe().Channel(channel).Build()
-			_ = t.client.Receive(confirmed, subscribe, func(m rueidis.PubSubMessage) { heard(m.Message) })
+			_ = t.client.Receive(confirmed, subscribe, func(m rueidis.PubSubMessage) { heard(m.Message, true) })
 			time.Sleep(listenAgain)
 		}
 		// Receive leaves the subscription to the server when ctx ends.
-		unsubscribing, end := context.WithTimeout(context.Background(), silentAfter)
+		unsubscribing, end := context.WithTimeout(context.Background(), leaving)
 		defer end()
 		_ = t.client.Do(unsubscribing, t.client.B().Sunsubscribe().Channel(channel).Build())
 	}()
@@ -189,4 +152,4 @@ func (t transport) Listen(channel string, heard func(payload string), changed fu
 }
 
 // Close does nothing: the connections are the client's.
-func (t transport) Close() error { return nil }
+func (t transport) Close() {}
