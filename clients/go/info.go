@@ -3,7 +3,6 @@ package slock
 import (
 	"cmp"
 	"context"
-	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -98,7 +97,8 @@ func (s *server) holders(ctx context.Context, within time.Duration, keys []strin
 // Queues tells which locks are waited for whose names begin with the prefix, on all nodes of a cluster, the longest wait
 // first.
 func (l *Locks) Queues(ctx context.Context) ([]Queue, error) {
-	found := map[string]Queue{}
+	var found []Queue
+	at := map[string]int{} // by the key
 	// All nodes are asked from the least of their cursors on, so some may tell the same again.
 	for cursor, isDone := uint64(0), false; !isDone; {
 		reply, err := l.query(ctx, "", "SLOCK.QUEUES", "COUNT", 0, "CURSOR", cursor)
@@ -120,13 +120,17 @@ func (l *Locks) Queues(ctx context.Context) ([]Queue, error) {
 			for _, queue := range queues {
 				if name, ok := strings.CutPrefix(queue.Key, l.settings.prefix); ok {
 					queue.Key = name
-					found[name] = queue
+					if _, isKnown := at[name]; !isKnown {
+						at[name], found = len(found), append(found, Queue{})
+					}
+					found[at[name]] = queue
 				}
 			}
 		}
 	}
-	byWait := func(a, b Queue) int { return cmp.Compare(b.LongestWait, a.LongestWait) }
-	return slices.SortedFunc(maps.Values(found), byWait), nil
+	// A server sends those that wait equally long in their order.
+	slices.SortStableFunc(found, func(a, b Queue) int { return cmp.Compare(b.LongestWait, a.LongestWait) })
+	return found, nil
 }
 
 // query sends a question until it is answered, to the node of the key or without a key to all, for the time of RetryFor.

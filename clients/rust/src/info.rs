@@ -1,6 +1,6 @@
 //! What the server tells of locks: who holds one, who waits for it, and which are waited for.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -158,7 +158,8 @@ pub(crate) fn info(value: Value) -> RedisResult<Option<Info>> {
 /// Adds a page of the queues of each node: those whose keys begin with the prefix, which is taken off. The cursor of the
 /// next page; 0 after the last. All nodes are asked from the least of their cursors on, so some may send a queue again.
 pub(crate) fn add_queues(
-    found: &mut HashMap<String, Queue>,
+    found: &mut Vec<Queue>,
+    known: &mut HashSet<String>,
     of_nodes: Value,
     prefix: &str,
 ) -> RedisResult<u64> {
@@ -168,7 +169,9 @@ pub(crate) fn add_queues(
     for mut queue in queues.map(|fields| Queue::from(Fields(fields))) {
         if let Some(name) = queue.key.strip_prefix(prefix) {
             queue.key = name.to_owned();
-            found.insert(queue.key.clone(), queue);
+            if known.insert(queue.key.clone()) {
+                found.push(queue);
+            }
         }
     }
     Ok(next.unwrap_or(0))

@@ -1,6 +1,6 @@
 //! What a program makes once: it gives requests, and carries them out at one server, at a cluster, or at a quorum.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,15 +122,15 @@ impl Locks {
     ///
     /// As [`release`](Locks::release).
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
-        let (mut found, mut cursor) = (HashMap::new(), 0);
+        let (mut all, mut known, mut cursor) = (Vec::new(), HashSet::new(), 0);
         loop {
             let pages = self.query(None, &[], &protocol::queues(cursor)).await?;
-            cursor = info::add_queues(&mut found, pages, &self.servers.shared.settings.prefix)?;
+            cursor = info::add_queues(&mut all, &mut known, pages, &self.servers.shared.settings.prefix)?;
             if cursor == 0 {
                 break;
             }
         }
-        let mut all: Vec<Queue> = found.into_values().collect();
+        // A server sends those that wait equally long in their order.
         all.sort_by_key(|queue| std::cmp::Reverse(queue.longest_wait));
         Ok(all)
     }
