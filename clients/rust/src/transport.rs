@@ -42,6 +42,7 @@ pub(crate) type Events = Arc<Take>;
 pub(crate) struct Call<'a> {
     /// A key of the command, which tells the primary that has to have it. Without one the command goes to each primary,
     /// and the reply is an array of theirs.
+    #[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "a single server has all keys"))]
     pub(crate) key: Option<&'a str>,
     pub(crate) command: &'a Cmd,
     /// A WAIT that follows over the same connection, and how long it may take.
