@@ -8,10 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::lock_manager::LockManager;
-use super::operation::{Open, Operation};
-use crate::error::LockError;
-use crate::ids::{ConnectionId, HoldRef, LockIdRef};
+use super::operation::Open;
+use crate::ids::{ConnectionId, LockIdRef};
 use crate::lock::Holder;
 use crate::request::Claim;
 use crate::store::LockStore;
@@ -159,7 +157,7 @@ impl EphemeralHolds {
     }
 
     /// The next hold that is to end: its fence, its database, itself.
-    fn next_ended(&mut self, now: Timestamp) -> Option<(u64, i32, &EphemeralHold)> {
+    pub(super) fn next_ended(&mut self, now: Timestamp) -> Option<(u64, i32, &EphemeralHold)> {
         if self.retry_ms.is_some_and(|at_ms| now.monotonic_ms() < at_ms) {
             return None;
         }
@@ -181,7 +179,7 @@ impl EphemeralHolds {
     }
 
     /// This node does not serve a lock of the hold with this fence.
-    fn skip(&mut self, fence: u64) {
+    pub(super) fn skip(&mut self, fence: u64) {
         self.not_served_up_to = self.by_fence.get(&fence).map(|hold| (hold.connection, fence));
     }
 
@@ -225,41 +223,6 @@ impl EphemeralHolds {
     pub(super) fn clear(&mut self) -> Self {
         let databases = std::mem::take(&mut self.databases);
         std::mem::replace(self, Self { databases, ..Self::default() })
-    }
-}
-
-impl LockManager {
-    /// Ends the next hold of a connection that has closed, on all its names. False if there is none.
-    pub(super) fn end_next_hold_of_closed(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
-        let Some((fence, db, hold)) = self.ephemeral.next_ended(now) else { return false };
-        let (token, names) = (hold.token.clone(), hold.names.clone());
-        let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
-        let mut open = Open::new(Operation::new(store, now, db, &names));
-        let hold = HoldRef { token: &token, fence: Some(fence) };
-        for at in 0..open.len() {
-            match self.drop_hold(&mut open, at, hold, None) {
-                Ok(true) => {}
-                Err(LockError::NotServed) => self.ephemeral.skip(fence),
-                // It has ended in another way.
-                Ok(false) | Err(_) => self.ephemeral.end(fence, open.id(at)),
-            }
-        }
-        true
-    }
-
-    /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline. False if there is
-    /// none.
-    pub(super) fn check_next_ephemeral(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
-        let Some((fence, db, hold)) = self.ephemeral.next_check(now.unix_ms()) else { return false };
-        let live = hold.names.iter().find_map(|name| {
-            let own = store.peek(LockIdRef { db, name })?.holder(&hold.token, now.unix_ms())?;
-            (own.fence == fence).then_some(own.deadline_ms)
-        });
-        match live {
-            Some(deadline_ms) => self.ephemeral.check_again_after(fence, now.unix_ms(), deadline_ms),
-            None => drop(self.ephemeral.remove(fence)),
-        }
-        true
     }
 }
 

@@ -32,6 +32,7 @@ mod hold;
 mod lock_manager;
 mod look_around;
 mod operation;
+mod rounds;
 mod serve_queues;
 mod tasks;
 
@@ -39,4 +40,4 @@ pub use counters::Counters;
 pub use lock_manager::{Bounds, LockManager};
 pub use look_around::{NamePosition, OwnerPosition};
 pub use operation::Operation;
-pub use tasks::TimeSlice;
+pub use rounds::TimeSlice;

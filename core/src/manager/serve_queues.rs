@@ -1,4 +1,4 @@
-//! The steps of serving: the one place where waiting requests are granted. `tasks` says when each is taken.
+//! The steps of serving: the one place where waiting requests are granted. `rounds` says when each is taken.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use super::lock_manager::LockManager;
 use super::operation::{Open, Operation};
 use crate::clients::{Clients, NotGranted};
 use crate::error::LockError;
-use crate::ids::RequestId;
+use crate::ids::{HoldRef, LockIdRef, RequestId};
 use crate::lock::Admission;
 use crate::queue::{Leaves, QueueId, Waiter};
 use crate::request::WaitResult;
@@ -51,6 +51,39 @@ impl LockManager {
             Leaves::NoSubscriber => self.counters.no_subscriber += u64::from(self.abandon(request)),
             Leaves::ConnectionClosed => self.withdraw(request),
         }
+    }
+
+    /// Ends the next hold of a connection that has closed, on all its names. False if there is none.
+    pub(super) fn end_next_hold_of_closed(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
+        let Some((fence, db, hold)) = self.ephemeral.next_ended(now) else { return false };
+        let (token, names) = (hold.token.clone(), hold.names.clone());
+        let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
+        let mut open = Open::new(Operation::new(store, now, db, &names));
+        let hold = HoldRef { token: &token, fence: Some(fence) };
+        for at in 0..open.len() {
+            match self.drop_hold(&mut open, at, hold, None) {
+                Ok(true) => {}
+                Err(LockError::NotServed) => self.ephemeral.skip(fence),
+                // It has ended in another way.
+                Ok(false) | Err(_) => self.ephemeral.end(fence, open.id(at)),
+            }
+        }
+        true
+    }
+
+    /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline. False if there is
+    /// none.
+    pub(super) fn check_next_ephemeral(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
+        let Some((fence, db, hold)) = self.ephemeral.next_check(now.unix_ms()) else { return false };
+        let live = hold.names.iter().find_map(|name| {
+            let own = store.peek(LockIdRef { db, name })?.holder(&hold.token, now.unix_ms())?;
+            (own.fence == fence).then_some(own.deadline_ms)
+        });
+        match live {
+            Some(deadline_ms) => self.ephemeral.check_again_after(fence, now.unix_ms(), deadline_ms),
+            None => drop(self.ephemeral.remove(fence)),
+        }
+        true
     }
 
     pub(super) fn serve_next_queue(

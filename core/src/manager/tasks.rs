@@ -1,30 +1,9 @@
-//! What is to be done after the command that caused it, and when: one step of each kind in turn.
+//! What is to be done after the command that caused it: queues and requests that have to be looked at.
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::lock_manager::LockManager;
-use crate::clients::Clients;
 use crate::ids::RequestId;
 use crate::queue::{QueueId, Waitlist};
-use crate::store::LockStore;
-use crate::time::Timestamp;
-
-/// A part of the time of one thread.
-pub trait TimeSlice {
-    /// The time, once for each round of steps; `None` when the slice is over, and the rest is left to the next.
-    fn now(&mut self) -> Option<Timestamp>;
-
-    /// Whether more can be answered in this slice than so many.
-    fn has_room(&self, _answers: usize) -> bool {
-        true
-    }
-}
-
-impl<F: FnMut() -> Option<Timestamp>> TimeSlice for F {
-    fn now(&mut self) -> Option<Timestamp> {
-        self()
-    }
-}
 
 /// Queues and requests that have to be looked at.
 #[derive(Debug, Default)]
@@ -47,14 +26,14 @@ impl Tasks {
     }
 
     /// The next queue of the look at all; `None` at its end.
-    fn next_of_all(&mut self, waitlist: &Waitlist) -> Option<QueueId> {
+    pub(super) fn next_of_all(&mut self, waitlist: &Waitlist) -> Option<QueueId> {
         let next = waitlist.queues_after(Some(self.after?)).next().map(|(queue, _)| queue);
         self.after = next.or(self.is_repeated.then_some(QueueId::FIRST));
         self.is_repeated &= next.is_some();
         next
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.ready.is_empty() && self.revisit.is_empty() && self.after.is_none()
     }
 
@@ -65,95 +44,8 @@ impl Tasks {
 
     /// Whether requests that were put aside have their turn: when all queues have been looked at, but at least every so
     /// many rounds. Before, one for many names would be looked at again at each of them.
-    fn has_turn_of_revisit(&self, round: usize) -> bool {
+    pub(super) fn has_turn_of_revisit(&self, round: usize) -> bool {
         const AT_LEAST_EVERY: usize = 64;
         (self.ready.is_empty() && self.after.is_none()) || round.is_multiple_of(AT_LEAST_EVERY)
-    }
-}
-
-impl LockManager {
-    /// Whether nobody waits and no hold ends with a connection. Then there is nothing to do, now or later.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.waitlist.is_empty() && self.ephemeral.is_empty() && !self.is_failing_waiters()
-    }
-
-    /// Whether [`LockManager::serve_queues`] has work that does not wait for time to pass.
-    #[must_use]
-    pub fn has_work(&self) -> bool {
-        !self.tasks.is_empty()
-            || !self.failing.is_empty()
-            || self.waitlist.has_leaving()
-            || self.ephemeral.has_work()
-    }
-
-    /// When [`LockManager::serve_queues`] has to be called next for what waits for time to pass, on the monotonic
-    /// clock.
-    #[must_use]
-    pub fn next_due_ms(&self, now: Timestamp) -> Option<u64> {
-        let on_monotonic_clock =
-            |unix_ms: u64| now.monotonic_ms().saturating_add(unix_ms.saturating_sub(now.unix_ms()));
-        let moments = [
-            self.next_wait_end_ms(),
-            self.waitlist.next_wake_ms().map(on_monotonic_clock),
-            self.grace_until_ms.filter(|_| !self.waitlist.is_empty()),
-            self.ephemeral.next_retry_ms(),
-            self.ephemeral.next_check_ms().map(on_monotonic_clock),
-        ];
-        moments.into_iter().flatten().min()
-    }
-
-    /// When the next request gives up if nothing happens, on the monotonic clock.
-    #[must_use]
-    pub fn next_wait_end_ms(&self) -> Option<u64> {
-        self.waitlist.next_give_up_ms()
-    }
-
-    /// Does what is due: ends waits that fail, have been long enough or have lost their channel or connection, ends holds
-    /// of connections that have closed, and grants requests at the front of queues that can be granted. One step of each
-    /// in each round, and in each the oldest first, so that many of one kind do not keep the others waiting.
-    ///
-    /// The cost is that of the requests granted, whatever the number of those that go on waiting: at each
-    /// name only the front is looked at, until one cannot be granted.
-    pub fn serve_queues(
-        &mut self,
-        store: &mut impl LockStore,
-        clients: &mut impl Clients,
-        slice: &mut impl TimeSlice,
-    ) {
-        let mut round = 0;
-        while slice.has_room(self.answers.len())
-            && let Some(now) = slice.now()
-        {
-            self.end_next_wait(now);
-            self.leave_next();
-            self.end_next_hold_of_closed(store, now);
-            self.check_next_ephemeral(store, now);
-            self.serve_next_queue(store, clients, now);
-            if self.tasks.has_turn_of_revisit(round) {
-                self.serve_next_revisit(store, clients, now);
-            }
-            if let Some(queue) = self.tasks.next_of_all(&self.waitlist) {
-                self.signal(queue);
-            }
-            let is_due =
-                self.has_work() || self.next_due_ms(now).is_some_and(|at_ms| at_ms <= now.monotonic_ms());
-            if !is_due {
-                break;
-            }
-            round += 1;
-        }
-        store.close();
-    }
-
-    /// Ends waits as [`LockManager::serve_queues`] does, and leaves those behind them to it. This much can be done while no
-    /// lock may be changed.
-    pub fn end_waits(&mut self, slice: &mut impl TimeSlice) {
-        while slice.has_room(self.answers.len())
-            && slice.now().is_some_and(|now| self.end_next_wait(now) | self.leave_next())
-        {}
-        if self.waitlist.is_empty() {
-            self.tasks = Tasks::default();
-        }
     }
 }

@@ -1,24 +1,13 @@
 //! Requests that are answered on channels: which stand where, and which are asked again.
 
 use std::borrow::Borrow;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::Rc;
 
-use super::{QueueId, Waiter, Waitlist};
+use super::{Leaves, QueueId, Waiter, Waitlist};
 use crate::ids::{ConnectionId, LockIdRef, RequestId, UserName};
 use crate::request::{ReplyTo, Request};
-
-/// The requests that are answered on channels.
-#[derive(Debug, Default)]
-pub(super) struct Channels {
-    /// By channel.
-    pub(super) requests: BTreeMap<Rc<[u8]>, BTreeSet<RequestId>>,
-    /// Of these, those that end with the connection that asked.
-    pub(super) bound: BTreeMap<ConnectionId, BTreeSet<RequestId>>,
-    /// Requests of channels without a subscriber and of closed connections; some may have left since.
-    pub(super) leaving: VecDeque<BTreeSet<RequestId>>,
-}
 
 impl Waitlist {
     /// The name of a channel, as the others that are answered there share it, and the tag.
@@ -129,15 +118,6 @@ impl Waitlist {
             None
         }
     }
-}
-
-/// Why a request leaves that is answered on a channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaves {
-    /// The channel has no subscriber.
-    NoSubscriber,
-    /// It ends with a connection, which has closed.
-    ConnectionClosed,
 }
 
 fn remove_from<K: Ord + Borrow<Q>, Q: Ord + ?Sized>(

@@ -22,6 +22,7 @@ mod channels;
 mod handles;
 mod one_queue;
 mod places;
+mod tables;
 
 #[cfg(test)]
 #[path = "../tests/waitlist_described.rs"]
@@ -44,11 +45,10 @@ use crate::request::{Claim, Request, Terms};
 
 use byte_map::ByteMap;
 pub(crate) use byte_map::Place;
-use channels::Channels;
-pub(crate) use channels::Leaves;
 pub(crate) use handles::{QueueId, TokenId};
 pub(crate) use one_queue::Queue;
-use places::Places;
+pub(crate) use tables::Leaves;
+use tables::{Channels, Moments, Places};
 
 /// A request that waits.
 #[derive(Clone, Debug)]
@@ -135,15 +135,6 @@ pub struct Waitlist {
     places: Places,
     /// How many numbers of requests and queues were given.
     drawn: u64,
-}
-
-/// When time alone changes something.
-#[derive(Debug, Default)]
-struct Moments {
-    /// When requests stop waiting, on the monotonic clock.
-    give_ups: BTreeSet<(u64, RequestId)>,
-    /// When the first of a queue may be let in, on the wall clock.
-    wakes: BTreeSet<(u64, QueueId)>,
 }
 
 impl Waitlist {

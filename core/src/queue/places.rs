@@ -1,18 +1,7 @@
 //! How many places in queues the requests of each user have.
 
-use std::collections::BTreeMap;
-
 use super::Waitlist;
 use crate::ids::UserName;
-
-/// How many there are.
-#[derive(Debug, Default)]
-pub(super) struct Places {
-    /// Of all requests.
-    pub(super) all: usize,
-    /// Of each user.
-    pub(super) of_user: BTreeMap<UserName, usize>,
-}
 
 impl Waitlist {
     /// How many places in queues all requests have together: a request for several names has one in each of them.

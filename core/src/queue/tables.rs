@@ -1,0 +1,45 @@
+//! Look-up tables of those who wait, by what ends or changes their waits.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use super::handles::QueueId;
+use crate::ids::{ConnectionId, RequestId, UserName};
+
+/// When time alone changes something.
+#[derive(Debug, Default)]
+pub(super) struct Moments {
+    /// When requests stop waiting, on the monotonic clock.
+    pub(super) give_ups: BTreeSet<(u64, RequestId)>,
+    /// When the first of a queue may be let in, on the wall clock.
+    pub(super) wakes: BTreeSet<(u64, QueueId)>,
+}
+
+/// The requests that are answered on channels.
+#[derive(Debug, Default)]
+pub(super) struct Channels {
+    /// By channel.
+    pub(super) requests: BTreeMap<Rc<[u8]>, BTreeSet<RequestId>>,
+    /// Of these, those that end with the connection that asked.
+    pub(super) bound: BTreeMap<ConnectionId, BTreeSet<RequestId>>,
+    /// Requests of channels without a subscriber and of closed connections; some may have left since.
+    pub(super) leaving: VecDeque<BTreeSet<RequestId>>,
+}
+
+/// How many there are.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    /// Of all requests.
+    pub(super) all: usize,
+    /// Of each user.
+    pub(super) of_user: BTreeMap<UserName, usize>,
+}
+
+/// Why a request leaves that is answered on a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    /// The channel has no subscriber.
+    NoSubscriber,
+    /// It ends with a connection, which has closed.
+    ConnectionClosed,
+}
