@@ -33,7 +33,7 @@ public final class Hold implements AutoCloseable {
    * refuse lesser ones where it is stored. It is 0 for a hold of a quorum.
    */
   public long fence() {
-    return kept.snapshot().fence;
+    return kept.fence();
   }
 
   /** The fencing tokens of the nodes of a quorum, in their order, 0 for a node that gave none. They cannot be compared. */
@@ -48,7 +48,7 @@ public final class Hold implements AutoCloseable {
 
   /** Write or read. */
   public Mode mode() {
-    return kept.snapshot().mode;
+    return kept.mode();
   }
 
   /** The text that SLOCK.INFO shows. */
@@ -58,9 +58,7 @@ public final class Hold implements AutoCloseable {
 
   /** For how long the hold is certainly there if nobody deletes its keys. A renewal makes it longer. */
   public Duration remaining() {
-    Lease lease = kept.snapshot();
-    boolean isLive = lease.state == Lease.State.LIVE;
-    return Duration.ofNanos(isLive ? Math.max(0, lease.until - Clock.now()) : 0);
+    return Duration.ofNanos(kept.remaining());
   }
 
   /** Whether the hold was lost. */
@@ -106,7 +104,7 @@ public final class Hold implements AutoCloseable {
 
   /** As {@link #release}. */
   public CompletableFuture<Void> releaseAsync() {
-    return kept.locks.told(kept.release(Runnable::run)).whenComplete((done, error) -> cleaning.clean());
+    return kept.locks.told(kept.release()).whenComplete((done, error) -> cleaning.clean());
   }
 
   /** The end of a block: as {@link #release}, but finished work is a success. A release that fails is only reported. */
@@ -126,12 +124,12 @@ public final class Hold implements AutoCloseable {
   /** Lets the hold last for at least the ttl from now on. It never shortens: for that, release. */
   public void extend(Duration ttl) {
     long nanos = checked(ttl);
-    Caller.join(on -> kept.extend(nanos, on));
+    Caller.join(() -> kept.extend(nanos));
   }
 
   /** As {@link #extend}. */
   public CompletableFuture<Void> extendAsync(Duration ttl) {
-    return kept.locks.told(kept.extend(checked(ttl), Runnable::run));
+    return kept.locks.told(kept.extend(checked(ttl)));
   }
 
   private long checked(Duration ttl) {
@@ -153,14 +151,13 @@ public final class Hold implements AutoCloseable {
    * @param wait null: without a limit
    */
   public void upgrade(Duration wait) throws InterruptedException {
-    Caller caller = new Caller();
-    Kept.Upgrade upgrade = kept.upgrade(wait, caller);
-    upgrade.acquisition().await(caller, upgrade.result());
+    Kept.Upgrade upgrade = Caller.begin(() -> kept.upgrade(wait));
+    upgrade.acquisition().await(upgrade.result());
   }
 
   /** As {@link #upgrade(Duration)}. Cancelling the future gives the upgrade up. */
   public CompletableFuture<Void> upgradeAsync(Duration wait) {
-    Kept.Upgrade upgrade = kept.upgrade(wait, Runnable::run);
+    Kept.Upgrade upgrade = kept.upgrade(wait);
     return upgrade.acquisition().cancellable(kept.locks.told(upgrade.result()));
   }
 
@@ -171,14 +168,14 @@ public final class Hold implements AutoCloseable {
 
   /** As {@link #downgrade}. */
   public CompletableFuture<Void> downgradeAsync() {
-    return kept.locks.told(kept.downgrade(Runnable::run));
+    return kept.locks.told(kept.downgrade());
   }
 
   /** Ends the hold here without releasing it, for another process that adopts it by its token. It sends nothing. */
   public void detach() {
-    SlockException problem = kept.check();
-    if (problem != null || kept.finish() == null) {
-      throw problem != null ? problem : kept.check();
+    SlockException problem = kept.finish();
+    if (problem != null) {
+      throw problem;
     }
     cleaning.clean();
   }

@@ -74,7 +74,7 @@ final class Protocol {
     }
 
     private Call call(List<Object> words) {
-      return new Call(keys.get(0), words.get(1) instanceof Long ? 2 : 1, words, List.of(), 0);
+      return new Call(keys.get(0), words, List.of());
     }
 
     /** Asks for the lock. */
@@ -152,7 +152,7 @@ final class Protocol {
   static Call waiting(Call call, long wait, String channel, String tag) {
     List<Object> words = new ArrayList<>(call.words());
     words.addAll(List.of("WAIT", Clock.millis(wait), "NOTIFY", channel, tag));
-    return new Call(call.key(), call.keyAt(), words, List.of(), 0);
+    return new Call(call.key(), words, List.of());
   }
 
   /** The message {@code <n> <tag>}: n is a fence, 0, or the code of an error after a minus. */
@@ -212,10 +212,8 @@ final class Protocol {
 
   /** What an attempt ended with that is no error. */
   static final class Signal extends RuntimeException {
-    /** The request has to be sent again at once. */
+    /** The next attempt follows at once. */
     static final Signal AGAIN = new Signal("send again");
-    /** The lock was refused, and the request cannot wait by a message. */
-    static final Signal POLL = new Signal("poll");
     /** The caller has left. */
     static final Signal LEFT = new Signal("left");
 

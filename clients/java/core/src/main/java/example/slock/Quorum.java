@@ -4,7 +4,6 @@ import example.slock.Acquisition.Grant;
 import example.slock.SlockException.NodeReply;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.Executor;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Predicate;
 
@@ -29,28 +28,25 @@ final class Quorum implements Backend {
   }
 
   @Override
-  public Acquisition acquisition(Request request, boolean isTry, Executor on) {
-    return new QuorumAcquisition(this, request, isTry, on);
+  public Acquisition acquisition(Request request, boolean isTry) {
+    return new QuorumAcquisition(this, request, isTry);
   }
 
   @Override
-  public CompletableFuture<Adopted> adopt(Request r, Executor on) {
+  public CompletableFuture<Grant> adopt(Request r) {
     Votes votes = new Votes(this, r);
     return votes.ask(r.settings.ttl, tally -> false,
-        (node, until) -> node.take(votes.owner.adopt(r.mode, r.settings), until)).thenCompose(tally -> {
+        (node, until) -> node.take(votes.owner.adopt(r.mode, r.settings), until)).thenApply(tally -> {
           if (tally.isGranted()) {
-            return CompletableFuture.completedFuture(new Adopted(votes, votes.owner, new Grant(0, votes.sent)));
+            return votes.grant();
           }
-          return CompletableFuture.failedFuture(tally.isRefused() ? new SlockException.NotHeld(r.keys, r.mode)
-              : tally.missed(r.keys, Clock.now() - votes.sent));
+          throw tally.isRefused() ? new SlockException.NotHeld(r.keys, r.mode) : tally.missed(r.keys, Clock.now() - votes.sent);
         });
   }
 
   @Override
-  public CompletableFuture<Integer> release(Request r, Executor on) {
-    Votes votes = new Votes(this, r);
-    return votes.ask(r.settings.ttl, tally -> false, (node, until) -> node.release(votes.owner, until))
-        .thenApply(tally -> (int) tally.count(NodeReply::granted));
+  public CompletableFuture<Integer> release(Request r) {
+    return new Votes(this, r).releaseAll().thenApply(tally -> (int) tally.count(NodeReply::granted));
   }
 
   /** The replies of all nodes. Those that have not replied have an error that says that nothing came. */
@@ -96,64 +92,42 @@ final class Quorum implements Backend {
     }
   }
 
-  /** An acquisition at a quorum: each attempt has an owner token of its own. */
+  /** An acquisition at a quorum: each attempt has an owner token of its own, and ends what it got in vain. */
   private static final class QuorumAcquisition extends Acquisition {
     private final Quorum quorum;
     private final Request request;
-    private Votes votes;
     private Tally lastTally;
 
-    QuorumAcquisition(Quorum quorum, Request request, boolean isTry, Executor on) {
-      super(quorum.settings, request.keys, request.settings, isTry, on);
+    QuorumAcquisition(Quorum quorum, Request request, boolean isTry) {
+      super(quorum.nodes.get(0).locks, request.keys, request.settings, isTry);
       this.quorum = quorum;
       this.request = request;
-      polling = quorum.settings.polling;
     }
 
     @Override
-    Keeper keeper() {
-      return votes;
+    CompletableFuture<Grant> failed(boolean isPastDeadline) {
+      return lastTally == null ? super.failed(isPastDeadline)
+          : CompletableFuture.failedFuture(lastTally.missed(names, Clock.now() - began));
     }
 
     @Override
-    Protocol.Owner owner() {
-      return votes.owner;
-    }
-
-    /** An attempt that failed has been ended. */
-    @Override
-    void abandon() {}
-
-    @Override
-    CompletableFuture<Throwable> failed(boolean isTimedOut) {
-      return CompletableFuture.completedFuture(lastTally == null ? Server.noAnswer(names, Clock.now() - began, last)
-          : lastTally.missed(names, Clock.now() - began));
-    }
-
-    @Override
-    CompletableFuture<Grant> send() {
-      votes = new Votes(quorum, request);
-      return votes.attempt(this).handle((tally, error) -> {
-        if (error != null) {
-          throw Protocol.failure(Protocol.unwrap(error));
-        }
+    CompletableFuture<Grant> attempt() {
+      Votes votes = new Votes(quorum, request);
+      return votes.attempt(this).thenCompose(tally -> {
         lastTally = tally;
         last = null;
-        if (isLeft()) {
-          return CompletableFuture.<Grant>failedFuture(Protocol.Signal.LEFT);
-        } else if (tally.isGranted()) {
-          return CompletableFuture.completedFuture(new Grant(0, votes.sent));
+        if (tally.isGranted()) {
+          return CompletableFuture.completedFuture(votes.grant());
         } else if (tally.isRefused() && isTry) {
-          return CompletableFuture.<Grant>completedFuture(null);
-        } else if (isOnce || tally.isFinal()) {
-          return failed(false).thenCompose(CompletableFuture::<Grant>failedFuture);
+          return CompletableFuture.completedFuture(null);
         } else if (tally.isRefused()) {
           contact = Clock.now();
         } else {
           last = new TimeoutException("too few nodes replied");
         }
-        return CompletableFuture.<Grant>failedFuture(Protocol.Signal.POLL);
-      }).thenCompose(done -> done);
+        long pause = isOnce || tally.isFinal() ? -1 : quorum.settings.polling.pause(polls++);
+        return pause < 0 ? failed(false) : pause(pause);
+      });
     }
   }
 }

@@ -61,7 +61,7 @@ public final class Request extends RequestOptions<Request> {
   }
 
   Hold join(boolean isTry) {
-    return Caller.join(on -> locks.acquire(this, isTry, on).hold());
+    return Caller.join(() -> locks.acquire(this, isTry).hold());
   }
 
   /** Sends the request once. It gives nothing if others hold the lock or wait for it. */
@@ -74,9 +74,8 @@ public final class Request extends RequestOptions<Request> {
     if (Thread.interrupted()) {
       throw new InterruptedException();
     }
-    Caller caller = new Caller();
-    Locks.Acquiring acquiring = locks.acquire(this, isTry, caller);
-    return acquiring.acquisition().await(caller, acquiring.hold());
+    Locks.Acquiring acquiring = Caller.begin(() -> locks.acquire(this, isTry));
+    return acquiring.acquisition().await(acquiring.hold());
   }
 
   /**
@@ -93,7 +92,7 @@ public final class Request extends RequestOptions<Request> {
   }
 
   private <T> CompletableFuture<T> async(boolean isTry, Function<Hold, T> convert) {
-    Locks.Acquiring acquiring = locks.acquire(this, isTry, Runnable::run);
+    Locks.Acquiring acquiring = locks.acquire(this, isTry);
     return acquiring.acquisition().cancellable(locks.told(acquiring.hold(), convert, hold -> {
       if (hold != null) {
         hold.releaseAsync();
@@ -126,7 +125,7 @@ public final class Request extends RequestOptions<Request> {
   public Hold adopt(String token) {
     Request own = token(token);
     own.check();
-    return Caller.join(on -> locks.adopt(own, on));
+    return Caller.join(() -> locks.backend.adopt(own).thenApply(grant -> locks.hold(own, grant)));
   }
 
   void check() {

@@ -32,7 +32,6 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.Executor;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
@@ -82,7 +81,7 @@ class PromisesTest {
   /** A server whose client library is of a version that does not fit. */
   private record Unlinked(Transport of, Error error) implements Transport {
     @Override
-    public CompletionStage<Reply> call(Call call, Executor blocking) {
+    public CompletionStage<Reply> call(Call call, long limit, boolean mayBlock) {
       throw error;
     }
 

@@ -15,7 +15,6 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
-import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 
@@ -121,7 +120,7 @@ public final class MemoryServer implements Transport {
 
   @Override
   public Topology topology() {
-    return new Topology("memory", false, true);
+    return new Topology("memory", true);
   }
 
   @Override
@@ -141,7 +140,7 @@ public final class MemoryServer implements Transport {
   }
 
   @Override
-  public synchronized CompletionStage<Reply> call(Call call, Executor blocking) {
+  public synchronized CompletionStage<Reply> call(Call call, long limit, boolean mayBlock) {
     if (failure != null) {
       return CompletableFuture.failedFuture(failure);
     }

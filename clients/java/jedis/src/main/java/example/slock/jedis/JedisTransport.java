@@ -2,16 +2,13 @@ package example.slock.jedis;
 
 import example.slock.Transport;
 import java.lang.reflect.Proxy;
-import java.net.SocketTimeoutException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.Executor;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
@@ -41,14 +38,47 @@ import redis.clients.jedis.util.Pool;
 final class JedisTransport implements Transport {
   /** Connections of a pool. */
   private static final int MOST = 8;
-  /** For what blocks. */
+  /** For what blocks, of each server: one that is silent keeps those of the others free. */
   private static final int THREADS = 16;
+  /** How soon a reply is missing so long that its connection is given up. */
   private static final int MOST_MS = 800;
   private static final long PAUSE_NANOS = 100_000_000;
   private static final long PRIMARY_MS = 500;
 
   /** One server, with the program's pool (with Sentinel null) and ours. */
-  private record Node(String address, Pool<Connection> program, ConnectionPool pool) {}
+  private record Node(String address, Pool<Connection> program, ConnectionPool pool, ThreadPoolExecutor threads) {
+    /** A connection that is there already, or null. */
+    Connection idle() {
+      synchronized (pool) {
+        try {
+          return pool.getNumIdle() > 0 ? pool.borrowObject(Duration.ZERO) : null;
+        } catch (Exception e) { // another thread has taken it
+          return null;
+        }
+      }
+    }
+
+    /** Has another connection made, so that the next command, such as a renewal, need not wait for it. */
+    void spare() {
+      if (pool.getNumIdle() == 0 && pool.getNumActive() < MOST) {
+        threads.execute(() -> {
+          try {
+            pool.addObject();
+          } catch (Exception e) { // whoever needs one makes it, and learns why that fails
+          }
+        });
+      }
+    }
+
+    /** In place of a broken connection the pool may open another one at once, if somebody waits for it. */
+    void giveBack(Connection connection) {
+      if (connection.isBroken()) {
+        threads.execute(() -> pool.returnBrokenResource(connection));
+      } else {
+        pool.returnResource(connection);
+      }
+    }
+  }
 
   private final UnifiedJedis client;
   private final HostAndPort address;
@@ -61,12 +91,11 @@ final class JedisTransport implements Transport {
   private volatile String name = "";
   /** By address; without a cluster by the name of the server. */
   private final Map<String, Node> nodes = new ConcurrentHashMap<>();
-  /** The addresses that the servers of a cluster named. */
+  /** The addresses that the servers of a cluster named by MOVED, and by ASK for one command. */
   private final Map<Integer, String> slots = new ConcurrentHashMap<>();
+  private final Map<Integer, String> asks = new ConcurrentHashMap<>();
   private final Map<String, Subscription> subscriptions = new ConcurrentHashMap<>();
   private final AtomicBoolean isFollowing = new AtomicBoolean();
-  private final ThreadPoolExecutor threads = new ThreadPoolExecutor(THREADS, THREADS, 1, TimeUnit.SECONDS,
-      new LinkedBlockingQueue<>(), task -> thread("slock-jedis", task));
 
   /** The address and the configuration are null if they are not known. */
   JedisTransport(UnifiedJedis client, HostAndPort address, JedisClientConfig config) {
@@ -76,7 +105,6 @@ final class JedisTransport implements Transport {
     isSentinel = ask("getCurrentMaster") != null;
     isCluster = ask("getClusterNodes") != null;
     pool = ask("getPool");
-    threads.allowCoreThreadTimeOut(true);
   }
 
   /** The same with time limits of ours. */
@@ -103,7 +131,12 @@ final class JedisTransport implements Transport {
   }
 
   private Map<String, ConnectionPool> clusterNodes() {
-    return isCluster ? ask("getClusterNodes") : null;
+    return ask("getClusterNodes");
+  }
+
+  @Override
+  public int slot(String key) {
+    return isCluster ? JedisClusterCRC16.getSlot(key) : -1;
   }
 
   @Override
@@ -114,170 +147,120 @@ final class JedisTransport implements Transport {
           + " with JedisLocks.sentinel a JedisSentineled or RedisSentinelClient, not " + client.getClass().getName());
     }
     String known = address != null ? address.toString() : name.replaceAll(".*\\{([^{}]*)}.*", "$1");
-    return new Topology(known.isEmpty() ? client.getClass().getSimpleName() : known, isCluster, isSentinel);
+    return new Topology(known.isEmpty() ? client.getClass().getSimpleName() : known, isSentinel);
   }
 
   // --- commands
 
   /** The server that has a slot. */
   private Node node(int slot) {
-    Map<String, ConnectionPool> all = clusterNodes();
-    if (all != null) {
-      String address = slots.get(slot);
-      if (address == null || !all.containsKey(address)) {
-        address = all.keySet().iterator().next();
-      }
-      return node(address, all.get(address));
+    if (isCluster) {
+      return node(slots.getOrDefault(slot, ""));
     } else if (isSentinel) {
-      HostAndPort primary = ask("getCurrentMaster");
-      return nodes.computeIfAbsent(primary.toString(),
-          same -> new Node(same, null, new ConnectionPool(primary, config, size())));
+      return node(ask("getCurrentMaster").toString(), null);
     }
     return node("", pool);
   }
 
-  private Node node(String at, Pool<Connection> pool) {
-    return nodes.compute(at, (same, node) -> node != null && node.program == pool ? node
-        : new Node(at, pool, config == null ? new ConnectionPool(pool.getFactory(), size())
-            : new ConnectionPool(at.isEmpty() ? address : HostAndPort.from(at), config, size())));
+  /** A node of a cluster: the one with this address, or another one if the program's client does not know it. */
+  private Node node(String at) {
+    Map<String, ConnectionPool> all = clusterNodes();
+    String known = all.containsKey(at) ? at : all.keySet().iterator().next();
+    return node(known, all.get(known));
   }
 
-  private static GenericObjectPoolConfig<Connection> size() {
-    GenericObjectPoolConfig<Connection> size = new GenericObjectPoolConfig<>();
-    size.setMaxTotal(MOST);
-    size.setMaxIdle(MOST);
-    size.setMaxWait(Duration.ofMillis(MOST_MS));
-    return size;
+  private Node node(String at, Pool<Connection> program) {
+    return nodes.compute(at, (same, node) -> {
+      if (node != null && node.program == program) {
+        return node;
+      }
+      GenericObjectPoolConfig<Connection> size = new GenericObjectPoolConfig<>();
+      size.setMaxTotal(MOST);
+      size.setMaxIdle(MOST);
+      size.setMaxWait(Duration.ofMillis(MOST_MS));
+      ThreadPoolExecutor threads = new ThreadPoolExecutor(THREADS, THREADS, 1, TimeUnit.SECONDS, new LinkedBlockingQueue<>(),
+          task -> thread("slock-jedis", task));
+      threads.allowCoreThreadTimeOut(true);
+      return new Node(at, program, config == null ? new ConnectionPool(program.getFactory(), size)
+          : new ConnectionPool(at.isEmpty() ? address : HostAndPort.from(at), config, size), threads);
+    });
   }
 
   @Override
-  public CompletionStage<Reply> call(Call call, Executor blocking) {
-    Node node = node(JedisClusterCRC16.getSlot(call.key()));
+  public CompletionStage<Reply> call(Call call, long limit, boolean mayBlock) {
+    if (!call.key().isEmpty()) {
+      int slot = slot(call.key());
+      String asked = asks.remove(slot);
+      return call(asked == null ? node(slot) : node(asked), call, limit, mayBlock, asked != null);
+    }
+    List<CompletableFuture<Reply>> all = (isCluster ? clusterNodes().keySet().stream().map(this::node) : Stream.of(node(-1)))
+        .map(node -> call(node, call, limit, false, false)).toList();
+    return CompletableFuture.allOf(all.toArray(CompletableFuture[]::new))
+        .thenApply(done -> new Reply(all.stream().map(one -> one.join().value()).toList(), null, true));
+  }
+
+  private CompletableFuture<Reply> call(Node node, Call call, long limit, boolean mayBlock, boolean isAsking) {
     if (node.program != null && node.program.isClosed()) {
       throw new Unusable("the program has closed its client", null);
     }
-    Attempt attempt = new Attempt(call, node);
-    Connection idle = blocking == null || call.key().isEmpty() ? null : idle(node.pool);
-    if (idle == null) {
-      threads.execute(attempt);
-    } else {
-      blocking.execute(() -> attempt.run(idle));
+    int limitMs = (int) (limit / 1_000_000) + 1;
+    Connection idle = mayBlock ? node.idle() : null;
+    CompletableFuture<Reply> result = new CompletableFuture<>();
+    if (idle != null) {
+      node.spare();
+      run(node, idle, call, limitMs, isAsking, result);
+      return result;
     }
-    return attempt.result;
-  }
-
-  /** A connection that is there already, or null. */
-  private static Connection idle(ConnectionPool pool) {
-    synchronized (pool) {
+    node.threads.execute(() -> {
       try {
-        return pool.getNumIdle() > 0 ? pool.borrowObject(Duration.ZERO) : null;
-      } catch (Exception e) { // another thread has taken it
-        return null;
-      }
-    }
-  }
-
-  /** A command for a node. A connection that ended while it was idle says nothing of the server: there is a second attempt. */
-  private final class Attempt implements Runnable {
-    final CompletableFuture<Reply> result = new CompletableFuture<>();
-    private final Call call;
-    private Node node;
-    private boolean isFirst = true;
-    private boolean isAsking;
-
-    Attempt(Call call, Node node) {
-      this.call = call;
-      this.node = node;
-    }
-
-    /** On a thread of ours. */
-    @Override
-    public void run() {
-      try {
-        if (result.isDone()) {
-          return;
-        } else if (call.key().isEmpty()) {
-          result.complete(new Reply(everywhere(), null, true));
-          return;
+        if (!result.isDone()) {
+          Connection any = node.idle();
+          // A reply that is late for its caller says nothing against the connection.
+          run(node, any == null ? node.pool.getResource() : any, call, Math.max(limitMs, MOST_MS), isAsking, result);
         }
-        Connection idle = idle(node.pool);
-        run(idle == null ? node.pool.getResource() : idle);
       } catch (Exception | Error e) {
         result.completeExceptionally(e);
       }
-    }
+    });
+    return result.orTimeout(limit, TimeUnit.NANOSECONDS);
+  }
 
-    private List<Object> everywhere() {
-      Map<String, ConnectionPool> all = clusterNodes();
-      List<Node> to = all == null ? List.of(node) : all.entrySet().stream().map(e -> node(e.getKey(), e.getValue())).toList();
-      List<Object> replies = new ArrayList<>();
-      for (Node one : to) {
-        Connection connection = one.pool.getResource();
-        try {
-          replies.add(execute(connection, call.words()));
-        } finally {
-          giveBack(one.pool, connection);
-        }
-      }
-      return replies;
-    }
-
-    void run(Connection connection) {
-      ConnectionPool pool = node.pool;
+  private void run(Node node, Connection connection, Call call, int limitMs, boolean isAsking, CompletableFuture<Reply> result) {
+    Reply reply = null;
+    Throwable failure = null;
+    try {
       name = name.isEmpty() ? connection.toString() : name;
-      try {
-        connection.setSoTimeout((int) (call.limit() / 1_000_000) + 1);
-        if (isAsking) {
-          execute(connection, List.of("ASKING"));
-        }
-        Object value = execute(connection, call.words());
-        Object then = call.then().isEmpty() || value instanceof ErrorReply ? null : execute(connection, call.then());
-        boolean isElsewhere = isCluster && value instanceof ErrorReply error
-            && error.getCause() instanceof JedisRedirectionException other && goes(other);
-        if (!isElsewhere) {
-          result.complete(new Reply(value, then, isFirst));
-        }
-      } catch (JedisConnectionException e) {
-        pool.clear(); // the other idle connections may be as old
-        if (isFirst && !(e.getCause() instanceof SocketTimeoutException)) {
-          isFirst = false;
-          threads.execute(this);
-        } else {
-          result.completeExceptionally(e);
-        }
-      } catch (Exception | Error e) {
-        result.completeExceptionally(e);
-      } finally {
-        giveBack(pool, connection);
+      connection.setSoTimeout(limitMs);
+      if (isAsking) {
+        execute(connection, List.of("ASKING"));
       }
+      Object value = execute(connection, call.words());
+      Object then = call.then().isEmpty() || value instanceof ErrorReply ? null : execute(connection, call.then());
+      if (value instanceof ErrorReply error && error.getCause() instanceof JedisRedirectionException other) {
+        redirect(node, call, other);
+      }
+      reply = new Reply(value, then, true);
+    } catch (JedisConnectionException e) {
+      node.pool.clear(); // the other idle connections may be as old
+      failure = e;
+    } catch (Exception | Error e) {
+      failure = e;
     }
-
-    /** Notes what a redirection says, and tells whether the command goes to the other node now. */
-    private boolean goes(JedisRedirectionException other) {
-      String target = other.getTargetNode().toString();
-      ConnectionPool known = clusterNodes().get(target);
-      if (known == null) {
-        threads.execute(() -> client.exists(call.key())); // the program's client learns of the node
-      }
-      if (other instanceof JedisMovedDataException) {
-        slots.put(other.getSlot(), target);
-      } else if (known != null && !isAsking) {
-        isAsking = true;
-        node = node(target, known);
-        threads.execute(this);
-        return true;
-      }
-      return false;
+    node.giveBack(connection);
+    if (failure == null) {
+      result.complete(reply);
+    } else {
+      result.completeExceptionally(failure);
     }
   }
 
-  /** In place of a broken connection the pool may open another one at once, if somebody waits for it. */
-  private static void giveBack(ConnectionPool pool, Connection connection) {
-    if (connection.isBroken()) {
-      thread("slock-jedis", () -> pool.returnBrokenResource(connection)).start();
-    } else {
-      pool.returnResource(connection);
+  /** Notes which node has to have the command when it is sent again. */
+  private void redirect(Node node, Call call, JedisRedirectionException other) {
+    String target = other.getTargetNode().toString();
+    if (!clusterNodes().containsKey(target)) {
+      node.threads.execute(() -> client.exists(call.key())); // the program's client learns of the node
     }
+    (other instanceof JedisMovedDataException ? slots : asks).put(other.getSlot(), target);
   }
 
   private static Object execute(Connection connection, List<Object> words) {
@@ -295,11 +278,8 @@ final class JedisTransport implements Transport {
     if (value instanceof byte[] bytes) {
       return new String(bytes, StandardCharsets.UTF_8);
     } else if (value instanceof List<?> list) {
-      return list.stream().map(JedisTransport::text)
-          .flatMap(one -> ((List<?>) list).get(0) instanceof Map.Entry ? ((List<?>) one).stream() : Stream.of(one)).toList();
-    }
-    if (value instanceof Map.Entry<?, ?> entry) { // of a map by RESP3
-      return List.of(text(entry.getKey()), text(entry.getValue()));
+      return list.stream().flatMap(one -> one instanceof Map.Entry<?, ?> entry // of a map by RESP3
+          ? Stream.of(text(entry.getKey()), text(entry.getValue())) : Stream.of(text(one))).toList();
     }
     return value instanceof JedisDataException e ? new ErrorReply(e.getMessage(), e) : value;
   }
@@ -366,7 +346,7 @@ final class JedisTransport implements Transport {
     /** Ends a channel. The others go on over another connection, because this one may be silent. */
     void leave(String name) {
       if (channels.remove(name) != null) {
-        threads.execute(this::disconnect);
+        new Thread(this::disconnect).start();
       }
     }
 
@@ -439,7 +419,7 @@ final class JedisTransport implements Transport {
       }
     });
     if (!subscriptions.isEmpty()) {
-      CompletableFuture.delayedExecutor(PRIMARY_MS, TimeUnit.MILLISECONDS, threads).execute(this::follow);
+      CompletableFuture.delayedExecutor(PRIMARY_MS, TimeUnit.MILLISECONDS).execute(this::follow);
     } else {
       isFollowing.set(false);
     }
