@@ -4,6 +4,8 @@ import example.slock.Protocol.Owner;
 import java.util.List;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.function.Consumer;
 
 /** One use of a request, or a change of mode that may have to wait, at a server or a quorum. */
 abstract class Acquisition extends Repetition<Acquisition.Grant> {
@@ -45,21 +47,42 @@ abstract class Acquisition extends Repetition<Acquisition.Grant> {
         : Clock.plus(contact, locks.settings.retryWaitFor);
   }
 
-  /** Waits in this thread. A grant that came after the interrupt is the result, and the thread stays interrupted. */
-  final <T> T await(CompletableFuture<T> result) throws InterruptedException {
-    try {
-      return Caller.join(result, () -> leave(new CancellationException("interrupted")));
-    } catch (CancellationException e) {
-      if (Thread.interrupted()) {
-        throw new InterruptedException();
+  /**
+   * An acquisition under way.
+   *
+   * @param result what the program gets
+   */
+  record Running<T>(Acquisition acquisition, CompletableFuture<T> result) {
+    /** Waits in this thread. A grant that came after the interrupt is the result, and the thread stays interrupted. */
+    T await() throws InterruptedException {
+      boolean wasInterrupted = false;
+      try {
+        result.get();
+      } catch (InterruptedException e) {
+        wasInterrupted = true;
+        acquisition.leave(new CancellationException("interrupted"));
+      } catch (ExecutionException | CancellationException e) {
+        // it is thrown below
       }
-      throw e;
+      try {
+        T got = Caller.join(result);
+        if (wasInterrupted) {
+          Thread.currentThread().interrupt();
+        }
+        return got;
+      } catch (CancellationException e) {
+        if (wasInterrupted) {
+          throw new InterruptedException();
+        }
+        throw e;
+      }
     }
-  }
 
-  /** The future for the program: if that cancels it, or completes it in another way, the acquisition is over. */
-  final <T> CompletableFuture<T> cancellable(CompletableFuture<T> future) {
-    future.whenComplete((value, error) -> leave(new CancellationException("cancelled")));
-    return future;
+    /** The future for the program. If that cancels it, or completes it in another way, the acquisition is over. */
+    CompletableFuture<T> async(Consumer<T> giveBack) {
+      CompletableFuture<T> future = acquisition.locks.told(result, giveBack);
+      future.whenComplete((value, error) -> acquisition.leave(new CancellationException("cancelled")));
+      return future;
+    }
   }
 }

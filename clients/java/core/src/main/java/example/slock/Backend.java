@@ -10,6 +10,7 @@ interface Backend {
 
   Acquisition acquisition(Request request, boolean isTry);
 
+  /** Gives null if the token does not hold the keys in the mode. */
   CompletableFuture<Grant> adopt(Request request);
 
   /** Tells on how many keys, or on how many nodes, it released what a token holds. */

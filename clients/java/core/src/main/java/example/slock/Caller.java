@@ -2,7 +2,6 @@ package example.slock;
 
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
-import java.util.concurrent.ExecutionException;
 import java.util.function.Supplier;
 
 /** A thread of the program that waits for the end of a call. */
@@ -26,35 +25,20 @@ final class Caller {
     }
   }
 
-  /** Waits for the call. */
+  /** Waits for a call, also if the thread is interrupted. */
   static <T> T join(Supplier<CompletableFuture<T>> call) {
-    return join(begin(call), () -> {});
+    return join(begin(call));
   }
 
-  /** Waits for the result. An interrupt is kept for later. */
-  static <T> T join(CompletableFuture<T> result, Runnable interrupted) {
-    boolean wasInterrupted = false;
+  static <T> T join(CompletableFuture<T> result) {
     try {
-      while (true) {
-        try {
-          return result.get();
-        } catch (InterruptedException e) {
-          wasInterrupted = true;
-          interrupted.run();
-        }
-      }
-    } catch (ExecutionException e) {
-      Throwable cause = Protocol.unwrap(e.getCause());
-      if (cause instanceof RuntimeException error) {
-        throw error;
-      } else if (cause instanceof Error error) {
+      return result.join();
+    } catch (CompletionException e) {
+      Throwable cause = Protocol.unwrap(e);
+      if (cause instanceof Error error) {
         throw error;
       }
-      throw new CompletionException(cause);
-    } finally {
-      if (wasInterrupted) {
-        Thread.currentThread().interrupt();
-      }
+      throw cause instanceof RuntimeException error ? error : e;
     }
   }
 }

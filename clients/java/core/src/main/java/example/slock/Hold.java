@@ -4,7 +4,6 @@ import java.lang.ref.Cleaner;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 
@@ -38,7 +37,7 @@ public final class Hold implements AutoCloseable {
 
   /** The fencing tokens of the nodes of a quorum, in their order, 0 for a node that gave none. They cannot be compared. */
   public List<Long> fences() {
-    return kept.keeper instanceof Votes votes ? votes.fences() : List.of(fence());
+    return kept.keeper instanceof Quorum.Votes votes ? votes.fences() : List.of(fence());
   }
 
   /** The keys, without the prefix. */
@@ -104,7 +103,7 @@ public final class Hold implements AutoCloseable {
 
   /** As {@link #release}. */
   public CompletableFuture<Void> releaseAsync() {
-    return kept.locks.told(kept.release()).whenComplete((done, error) -> cleaning.clean());
+    return told(kept.release()).whenComplete((done, error) -> cleaning.clean());
   }
 
   /** The end of a block: as {@link #release}, but finished work is a success. A release that fails is only reported. */
@@ -129,7 +128,7 @@ public final class Hold implements AutoCloseable {
 
   /** As {@link #extend}. */
   public CompletableFuture<Void> extendAsync(Duration ttl) {
-    return kept.locks.told(kept.extend(checked(ttl)));
+    return told(kept.extend(checked(ttl)));
   }
 
   private long checked(Duration ttl) {
@@ -151,24 +150,31 @@ public final class Hold implements AutoCloseable {
    * @param wait null: without a limit
    */
   public void upgrade(Duration wait) throws InterruptedException {
-    Kept.Upgrade upgrade = Caller.begin(() -> kept.upgrade(wait));
-    upgrade.acquisition().await(upgrade.result());
+    Caller.begin(() -> upgrading(wait)).await();
   }
 
   /** As {@link #upgrade(Duration)}. Cancelling the future gives the upgrade up. */
   public CompletableFuture<Void> upgradeAsync(Duration wait) {
-    Kept.Upgrade upgrade = kept.upgrade(wait);
-    return upgrade.acquisition().cancellable(kept.locks.told(upgrade.result()));
+    return upgrading(wait).async(done -> {});
+  }
+
+  private Acquisition.Running<Void> upgrading(Duration wait) {
+    Settings.require(wait == null || !wait.isNegative(), "the wait must not be negative, not %s", wait);
+    return kept.change(Mode.WRITE, wait == null ? Clock.NEVER : Clock.nanos(wait));
   }
 
   /** Makes the writer a reader, in one step, with a new fence. Without a reply it goes on in the background. */
   public void downgrade() {
-    Caller.join(kept::downgrade);
+    Caller.join(() -> kept.change(Mode.READ, 0).result());
   }
 
   /** As {@link #downgrade}. */
   public CompletableFuture<Void> downgradeAsync() {
-    return kept.locks.told(kept.downgrade());
+    return told(kept.change(Mode.READ, 0).result());
+  }
+
+  private <T> CompletableFuture<T> told(CompletableFuture<T> result) {
+    return kept.locks.told(result, value -> {});
   }
 
   /** Ends the hold here without releasing it, for another process that adopts it by its token. It sends nothing. */
@@ -215,11 +221,5 @@ public final class Hold implements AutoCloseable {
         throw loss;
       }
     }
-  }
-
-  @Override
-  public String toString() {
-    return "Hold of " + String.join(", ", keys()) + " for " + mode() + ", " + TimeUnit.NANOSECONDS.toMillis(
-        remaining().toNanos()) + " ms left";
   }
 }

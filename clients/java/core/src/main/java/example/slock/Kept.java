@@ -5,15 +5,9 @@ import static example.slock.Protocol.unwrap;
 import example.slock.Acquisition.Grant;
 import example.slock.Protocol.Owner;
 import example.slock.SlockException.Reason;
-import java.time.Duration;
-import java.util.ArrayList;
-import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ScheduledFuture;
 import java.util.function.Consumer;
-import java.util.function.Function;
-import java.util.function.LongFunction;
-import java.util.function.Predicate;
 import java.util.function.Supplier;
 
 /** What is behind a {@link Hold}: it is renewed, and ended when its time is over. It does not refer to the hold. */
@@ -40,19 +34,18 @@ final class Kept {
   private long renewAt;
   /** The server may have changed the mode and the fence: renewals name no fence. */
   private boolean isOpen;
-  /** A change of the mode is under way. */
-  private boolean isChanging;
-  /** The upgrade under way, or null. */
-  private Acquisition upgrade;
+  /** The change of the mode that is open, or null. */
+  private ServerAcquisition change;
   /** What the last renewal said, unless one has succeeded since. */
   private Throwable failed;
   /** It was warned of that nothing limits the hold. */
   private boolean isLong;
-  private final List<Consumer<SlockException>> ends = new ArrayList<>();
+  /** Somebody would notice its end. */
+  private boolean isWatched;
+  private final CompletableFuture<SlockException> ended = new CompletableFuture<>();
   private ScheduledFuture<?> timer;
-  private long timerAt;
   /** When the last command that prolongs the hold was answered. */
-  private CompletableFuture<?> extending = CompletableFuture.completedFuture(null);
+  private CompletableFuture<Void> extending = CompletableFuture.completedFuture(null);
 
   Kept(Locks locks, Settings settings, Mode mode, Grant grant) {
     this.locks = locks;
@@ -130,9 +123,8 @@ final class Kept {
   }
 
   /** Changes a live hold, and does what follows if that ends it. It gives what is wrong with the hold after that. */
-  private SlockException update(Runnable change) {
+  private SlockException update(Runnable step) {
     SlockException problem;
-    List<Consumer<SlockException>> told;
     Acquisition left;
     long now = Clock.now();
     synchronized (this) {
@@ -142,19 +134,15 @@ final class Kept {
       } else if (wasLive && now >= until) {
         lose(locks.isClosing ? Reason.CLOSED : Reason.EXPIRED);
       } else if (wasLive) {
-        change.run();
+        step.run();
       }
       problem = problem();
-      if (problem == null) {
-        setTimer();
-        return null;
-      } else if (!wasLive) {
+      if (problem == null || !wasLive) {
         return problem;
+      } else if (timer != null) {
+        timer.cancel(false);
       }
-      cancelTimer();
-      told = List.copyOf(ends);
-      left = upgrade;
-      ends.clear();
+      left = change;
     }
     locks.unwatch(this);
     if (left != null) {
@@ -165,7 +153,7 @@ final class Kept {
       locks.report.lost(label(), loss);
     }
     locks.report.held(label(), now - granted);
-    told.forEach(one -> one.accept(problem));
+    ended.complete(problem);
     return problem;
   }
 
@@ -186,27 +174,14 @@ final class Kept {
 
   /** Calls once when the hold ends, also if that was before. What is called must not block. */
   void onEnd(Consumer<SlockException> told) {
-    SlockException problem;
     synchronized (this) {
-      problem = problem();
-      if (problem == null) {
-        ends.add(told);
-        setTimer();
-      }
+      isWatched = true;
+      setTimer();
     }
-    if (problem != null) {
-      told.accept(problem);
-    }
+    ended.thenAccept(told);
   }
 
   // --- the watchdog
-
-  private void cancelTimer() {
-    if (timer != null) {
-      timer.cancel(false);
-      timer = null;
-    }
-  }
 
   private boolean isRenewed() {
     return settings.isRenewed && !locks.isClosing;
@@ -214,15 +189,9 @@ final class Kept {
 
   /** Has the hold looked at when that is due next, if it is renewed or somebody would notice its end. It is guarded. */
   private void setTimer() {
-    if (state != State.LIVE || !settings.isRenewed && ends.isEmpty()) {
-      return;
-    }
-    long due = Math.min(until, Clock.plus(granted, settings.maxHold));
-    due = isRenewed() ? Math.min(due, renewAt) : due;
-    if (timer == null || due != timerAt) {
-      cancelTimer();
-      timerAt = due;
-      timer = Clock.after(due - Clock.now(), this::look);
+    if (state == State.LIVE && timer == null && (settings.isRenewed || isWatched)) {
+      long due = Math.min(until, Clock.plus(granted, settings.maxHold));
+      timer = Clock.after((isRenewed() ? Math.min(due, renewAt) : due) - Clock.now(), this::look);
     }
   }
 
@@ -239,6 +208,7 @@ final class Kept {
       isLong |= isWorthAWarning;
       isFree = extending.isDone();
       renewAt = isDue ? now + ttl / 10 : renewAt;
+      setTimer();
     }
     if (check() != null || !isDue) {
       return;
@@ -267,15 +237,13 @@ final class Kept {
 
   /** Runs when what prolonged the hold before has ended. */
   private CompletableFuture<Void> alone(Supplier<CompletableFuture<Void>> work) {
-    CompletableFuture<Void> turn = new CompletableFuture<>();
-    CompletableFuture<?> before;
-    CompletableFuture<Void> mine = turn.thenCompose(none -> work.get());
+    CompletableFuture<Void> mine = new CompletableFuture<>();
+    CompletableFuture<Void> before;
     synchronized (this) {
       before = extending;
       extending = mine;
     }
-    before.whenComplete((value, error) -> turn.complete(null));
-    return mine;
+    return before.thenCompose(none -> work.get()).whenComplete((done, error) -> mine.complete(null));
   }
 
   /** Extends to at least the ttl, until it is answered. */
@@ -348,108 +316,62 @@ final class Kept {
 
   // --- changes of mode. While one is open the hold is renewed without its fence: the server may have given another one
 
-  /** An upgrade under way. */
-  record Upgrade(Acquisition acquisition, CompletableFuture<Void> result) {}
-
-  /** Makes a reader the writer. If it is given up, the mode is found out. */
-  Upgrade upgrade(Duration wait) {
-    Settings.require(wait == null || !wait.isNegative(), "the wait must not be negative, not %s", wait);
-    Change change = open();
-    Settings wanted = settings.with(s -> {
-      s.wait = wait == null ? Clock.NEVER : Clock.nanos(wait);
-      s.ttl = change.ttl;
-    });
-    ServerAcquisition acquisition = new ServerAcquisition(change.server, owner,
-        owner.change(Mode.WRITE, change.ttl, change.named), wanted, false);
-    synchronized (this) {
-      upgrade = acquisition;
-    }
-    Function<Transport.Call, CompletableFuture<Server.Answer>> ask =
-        call -> change.server.ask(owner.names(), Protocol.REFUSE, call);
-    CompletableFuture<Void> result = end(change, Mode.WRITE, locks.run(acquisition), error -> acquisition.isOpen(),
-        () -> ask.apply(owner.withdraw()).thenCompose(withdrawn -> withdrawn.number() > 0
-            ? CompletableFuture.completedFuture(null) : grant(change, ask.apply(owner.adopt(Mode.WRITE, wanted)))));
-    return new Upgrade(acquisition, result);
-  }
-
-  /** Makes the writer a reader. It counts as one from the first attempt on, and is sent until it is answered. */
-  CompletableFuture<Void> downgrade() {
-    Change change = open();
-    update(() -> mode = Mode.READ);
-    LongFunction<CompletableFuture<Grant>> ask = time -> grant(change,
-        change.server.ask(owner.names(), time, owner.change(Mode.READ, change.ttl, change.named)));
-    return end(change, Mode.READ, ask.apply(locks.settings.retryFor), error -> error instanceof SlockException.NoAnswer,
-        () -> ask.apply(Protocol.REFUSE));
-  }
-
-  /** What an answer gives; null: nothing. */
-  private CompletableFuture<Grant> grant(Change change, CompletableFuture<Server.Answer> asked) {
-    return asked.thenApply(a -> a.number() == 0 ? null : new Grant(change.server, owner, a.number(), a.sent()));
-  }
-
-  /** The ttl of a hold, and the fence that renewals named, when a change of its mode began. */
-  private record Change(Server server, long ttl, long named) {}
-
-  /** Begins a change of mode, unless another one is open. */
-  private Change open() {
-    Settings.require(keeper instanceof Server && owner.keys().size() == 1, "the mode changes for one key on one server");
-    Change change;
-    synchronized (this) {
-      Settings.require(!isChanging, "another change of the mode is open");
-      isChanging = true;
-      change = new Change((Server) keeper, ttl, named());
-    }
-    SlockException problem = update(() -> isOpen = true);
-    if (problem != null) {
-      close();
-      throw problem;
-    }
-    return change;
-  }
-
-  private synchronized void close() {
-    isChanging = false;
-    upgrade = null;
-  }
-
   /**
-   * Ends a change of mode. One that is still open is settled in the background; that is waited for if the server replies,
-   * but not for long.
-   *
-   * @param isUnsettled whether the server may have changed the mode, or may still do so, after an error
-   * @param settle learns the mode that the hold has after that
+   * Makes a reader the writer, or the writer a reader, which it counts as from the first attempt on. If that is given up, it is
+   * settled in the background. That is waited for if the server replies, but not for long.
    */
-  private CompletableFuture<Void> end(Change change, Mode to, CompletableFuture<Grant> asked, Predicate<Throwable> isUnsettled,
-      Supplier<CompletableFuture<Grant>> settle) {
+  Acquisition.Running<Void> change(Mode to, long wait) {
+    Settings.require(keeper instanceof Server && owner.keys().size() == 1, "the mode changes for one key on one server");
+    Server server = (Server) keeper;
+    long length;
+    long named;
+    synchronized (this) {
+      Settings.require(change == null, "another change of the mode is open");
+      length = ttl;
+      named = named();
+      change = new ServerAcquisition(server, owner, owner.change(to, length, named), settings.with(s -> {
+        s.wait = wait;
+        s.ttl = length;
+      }), false);
+    }
+    ServerAcquisition acquisition = change;
+    SlockException gone = update(() -> {
+      isOpen = true;
+      mode = to == Mode.READ ? to : mode;
+    });
+    if (gone != null) {
+      close();
+      throw gone;
+    }
     CompletableFuture<Void> result = new CompletableFuture<>();
-    asked.whenComplete((grant, failure) -> {
+    locks.run(acquisition).whenComplete((grant, failure) -> {
       Throwable error = unwrap(failure);
-      boolean isStillOpen = error != null && isUnsettled.test(error);
-      boolean isGone = error instanceof SlockException.NotHeld || String.valueOf(error).contains("WRONGTYPE");
+      boolean isUnsettled = error != null && acquisition.isOpen();
       SlockException problem = update(() -> {
         if (error == null) {
           grant(to, grant.fence(), grant.from());
-        } else if (isGone) {
+        } else if (error instanceof SlockException.NotHeld || String.valueOf(error).contains("WRONGTYPE")) {
           lose(Reason.GONE);
         } else {
-          isOpen = isStillOpen || change.named == 0;
+          isOpen = isUnsettled || named == 0;
         }
       });
       Throwable end = problem != null ? problem : error;
-      CompletableFuture<Grant> settling =
-          isStillOpen && problem == null ? settle.get() : CompletableFuture.completedFuture(null);
-      settling.whenComplete((settled, none) -> {
-        if (settled != null) {
-          update(() -> grant(to, settled.fence(), settled.from()));
-        }
+      CompletableFuture<?> settled = isUnsettled && problem == null ? settle(server, to, acquisition)
+          : CompletableFuture.completedFuture(null);
+      settled.whenComplete((done, none) -> {
         close();
         complete(result, end);
       });
-      if (isStillOpen) {
+      if (isUnsettled) {
         Clock.after(error instanceof SlockException.TimedOut ? ServerAcquisition.LATE_REPLY : 0, () -> complete(result, end));
       }
     });
-    return result;
+    return new Acquisition.Running<>(acquisition, result);
+  }
+
+  private synchronized void close() {
+    change = null;
   }
 
   private static void complete(CompletableFuture<Void> result, Throwable error) {
@@ -458,5 +380,17 @@ final class Kept {
     } else {
       result.completeExceptionally(error);
     }
+  }
+
+  /** Withdraws an upgrade and learns the mode that the hold has after that, or sends a downgrade until it is answered. */
+  private CompletableFuture<?> settle(Server server, Mode to, ServerAcquisition acquisition) {
+    return server.ask(owner.names(), Protocol.REFUSE, owner.withdraw()).thenCompose(withdrawn -> withdrawn.number() > 0
+        ? CompletableFuture.completedFuture(withdrawn) : server.ask(owner.names(), Protocol.REFUSE,
+            to == Mode.READ ? acquisition.call : owner.adopt(to, acquisition.wanted.ttl)).thenApply(held -> {
+              if (held.number() > 0) {
+                update(() -> grant(to, held.number(), held.sent()));
+              }
+              return held;
+            }));
   }
 }

@@ -12,7 +12,6 @@ import java.util.concurrent.ForkJoinPool;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
-import java.util.function.Function;
 import java.util.function.LongFunction;
 
 /**
@@ -20,9 +19,6 @@ import java.util.function.LongFunction;
  * {@code LettuceLocks.of}, {@code JedisLocks.of}. All methods may be called by several threads at once.
  */
 public final class Locks implements AutoCloseable {
-  /** An acquisition that has begun. Without a hold, a try was refused. */
-  record Acquiring(Acquisition acquisition, CompletableFuture<Hold> hold) {}
-
   final Settings settings;
   final Reporter report;
   final Backend backend;
@@ -31,7 +27,7 @@ public final class Locks implements AutoCloseable {
   volatile boolean isClosed;
   private final Set<Acquisition> running = ConcurrentHashMap.newKeySet();
   private final Set<Kept> holds = ConcurrentHashMap.newKeySet();
-  private final LockView.Owners owners = new LockView.Owners();
+  private final ConcurrentHashMap<LockView.Owner, LockView.Held> owners = new ConcurrentHashMap<>();
 
   /** On the server or cluster of a transport. It sends nothing. */
   public Locks(Transport transport, Options options) {
@@ -162,18 +158,13 @@ public final class Locks implements AutoCloseable {
     }
   }
 
-  /** A future that is completed by the executor of the options. */
-  <T> CompletableFuture<T> told(CompletableFuture<T> result) {
-    return told(result, value -> value, value -> {});
-  }
-
-  /** As {@link #told}; a value that comes too late is given back. */
-  <T, U> CompletableFuture<U> told(CompletableFuture<T> result, Function<T, U> convert, Consumer<T> giveBack) {
-    CompletableFuture<U> future = new CompletableFuture<>();
+  /** A future that is completed by the executor of the options. A value that comes too late is given back. */
+  <T> CompletableFuture<T> told(CompletableFuture<T> result, Consumer<T> giveBack) {
+    CompletableFuture<T> future = new CompletableFuture<>();
     result.whenComplete((value, error) -> execute(() -> {
       if (error != null) {
         future.completeExceptionally(unwrap(error));
-      } else if (!future.complete(convert.apply(value))) {
+      } else if (!future.complete(value)) {
         giveBack.accept(value);
       }
     }));
@@ -198,11 +189,12 @@ public final class Locks implements AutoCloseable {
     return acquisition.start().whenComplete((grant, error) -> running.remove(acquisition));
   }
 
-  Acquiring acquire(Request wanted, boolean isTry) {
+  /** Without a hold, a try was refused. */
+  Acquisition.Running<Hold> acquire(Request wanted, boolean isTry) {
     wanted.check();
     Request request = wanted.metadata(wanted.settings.metadata()); // of this thread
     Acquisition acquisition = backend.acquisition(request, isTry);
-    return new Acquiring(acquisition, run(acquisition).handle((grant, failure) -> {
+    return new Acquisition.Running<>(acquisition, run(acquisition).handle((grant, failure) -> {
       Throwable error = unwrap(failure);
       if (grant == null) {
         acquisition.abandon();
@@ -215,7 +207,16 @@ public final class Locks implements AutoCloseable {
     }));
   }
 
-  Hold hold(Request request, Acquisition.Grant grant) {
+  CompletableFuture<Hold> adopt(Request request) {
+    return backend.adopt(request).thenApply(grant -> {
+      if (grant == null) {
+        throw new SlockException.NotHeld(request.keys, request.mode);
+      }
+      return hold(request, grant);
+    });
+  }
+
+  private Hold hold(Request request, Acquisition.Grant grant) {
     return new Hold(new Kept(this, request.settings, request.mode, grant));
   }
 

@@ -65,6 +65,11 @@ final class Server implements Backend, Keeper {
     return error instanceof TimeoutException;
   }
 
+  /** Whether a connection has ended. */
+  static boolean isBroken(Throwable error) {
+    return Protocol.passes(error) && !isSilent(error) && !(error instanceof ErrorReply);
+  }
+
   /** The later of two errors, unless it only says that nothing came. */
   static Throwable moreTelling(Throwable last, Throwable error) {
     return last != null && isSilent(error) ? last : error;
@@ -161,14 +166,13 @@ final class Server implements Backend, Keeper {
   @Override
   public CompletableFuture<Grant> adopt(Request r) {
     Owner owner = Owner.of(r.keys, r.settings);
-    return ask(r.keys, locks.settings.retryFor, owner.adopt(r.mode, r.settings)).handle((answer, failure) -> {
-      boolean isWrong = unwrap(failure) instanceof SlockException.WrongMode;
-      if (failure != null && !isWrong) {
-        throw Protocol.failure(unwrap(failure));
-      } else if (isWrong || answer.number() == 0) {
-        throw new SlockException.NotHeld(r.keys, r.mode);
+    return ask(r.keys, locks.settings.retryFor, owner.adopt(r.mode, r.settings.ttl)).handle((answer, failure) -> {
+      if (failure == null) {
+        return answer.number() == 0 ? null : new Grant(this, owner, answer.number(), answer.sent());
+      } else if (unwrap(failure) instanceof SlockException.WrongMode) {
+        return null;
       }
-      return new Grant(this, owner, answer.number(), answer.sent());
+      throw Protocol.failure(unwrap(failure));
     });
   }
 

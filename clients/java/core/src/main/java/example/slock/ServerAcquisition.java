@@ -25,7 +25,7 @@ final class ServerAcquisition extends Acquisition {
 
   private final Server server;
   private final Owner owner;
-  private final Call call;
+  final Call call;
   /** Others had the lock, so it waits by a message from now on. */
   private boolean isWaiting;
   private Listener.Channel channel;

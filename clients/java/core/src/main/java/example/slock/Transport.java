@@ -10,9 +10,9 @@ import java.util.function.Consumer;
  */
 public interface Transport {
   /**
-   * Sends a command, perhaps more than once. The reply fails if none came: with {@link Unusable} or an {@link Error} if that
-   * cannot change, with a {@link java.util.concurrent.TimeoutException} after the limit, and with anything else if the command
-   * may be sent again. What was sent may be carried out later.
+   * Sends a command, perhaps more than once. The reply fails if none came: with an {@link IllegalStateException} or an
+   * {@link Error} if that cannot change, with a {@link java.util.concurrent.TimeoutException} after the limit, and with anything
+   * else if the command may be sent again. What was sent may be carried out later.
    *
    * @param limit how long the caller waits, in ns
    * @param mayBlock the thread that calls waits for the reply anyway, so the command may block it until the limit
@@ -75,14 +75,6 @@ public interface Transport {
     /** The first word. */
     public String code() {
       return getMessage().split(" ", 2)[0];
-    }
-  }
-
-  /** The client cannot be used any more, for example because the program has closed it. */
-  final class Unusable extends RuntimeException {
-    /** The error of the client library. */
-    public Unusable(String text, Throwable cause) {
-      super(text, cause);
     }
   }
 }

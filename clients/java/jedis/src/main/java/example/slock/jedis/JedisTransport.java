@@ -37,7 +37,7 @@ import redis.clients.jedis.util.Pool;
  */
 final class JedisTransport implements Transport {
   /** Connections of a pool. */
-  private static final int MOST = 8;
+  private static final int MOST = 16;
   /** For what blocks, of each server: one that is silent keeps those of the others free. */
   private static final int THREADS = 16;
   /** How soon a reply is missing so long that its connection is given up. */
@@ -87,13 +87,12 @@ final class JedisTransport implements Transport {
   private final boolean isCluster;
   /** Of a client of one server; else null. */
   private final Pool<Connection> pool;
-  /** The last connection that was made, which tells the address. */
-  private volatile String name = "";
   /** By address; without a cluster by the name of the server. */
   private final Map<String, Node> nodes = new ConcurrentHashMap<>();
   /** The addresses that the servers of a cluster named by MOVED, and by ASK for one command. */
   private final Map<Integer, String> slots = new ConcurrentHashMap<>();
   private final Map<Integer, String> asks = new ConcurrentHashMap<>();
+  private final Map<String, Channel> channels = new ConcurrentHashMap<>();
   private final Map<String, Subscription> subscriptions = new ConcurrentHashMap<>();
   private final AtomicBoolean isFollowing = new AtomicBoolean();
 
@@ -146,8 +145,7 @@ final class JedisTransport implements Transport {
       throw new IllegalArgumentException("the client must be a JedisPooled, RedisClient, JedisCluster or RedisClusterClient, or"
           + " with JedisLocks.sentinel a JedisSentineled or RedisSentinelClient, not " + client.getClass().getName());
     }
-    String known = address != null ? address.toString() : name.replaceAll(".*\\{([^{}]*)}.*", "$1");
-    return new Topology(known.isEmpty() ? client.getClass().getSimpleName() : known, isSentinel);
+    return new Topology(address == null ? client.getClass().getSimpleName() : address.toString(), isSentinel);
   }
 
   // --- commands
@@ -201,7 +199,7 @@ final class JedisTransport implements Transport {
 
   private CompletableFuture<Reply> call(Node node, Call call, long limit, boolean mayBlock, boolean isAsking) {
     if (node.program != null && node.program.isClosed()) {
-      throw new Unusable("the program has closed its client", null);
+      throw new IllegalStateException("the program has closed its client");
     }
     int limitMs = (int) (limit / 1_000_000) + 1;
     Connection idle = mayBlock ? node.idle() : null;
@@ -229,7 +227,6 @@ final class JedisTransport implements Transport {
     Reply reply = null;
     Throwable failure = null;
     try {
-      name = name.isEmpty() ? connection.toString() : name;
       connection.setSoTimeout(limitMs);
       if (isAsking) {
         execute(connection, List.of("ASKING"));
@@ -289,64 +286,46 @@ final class JedisTransport implements Transport {
   @Override
   public Runnable listen(String name, Consumer<String> heard, Runnable changed) {
     Channel channel = new Channel(name, heard, changed);
+    channels.put(name, channel);
     subscribe(channel);
     if (isSentinel && !isFollowing.getAndSet(true)) {
       follow();
     }
-    return () -> subscriptions.values().forEach(subscription -> subscription.leave(name));
+    return () -> {
+      channels.remove(name);
+      Subscription shared = subscriptions.get(node(channel).address); // it may be silent
+      if (shared != null) {
+        thread("slock-jedis", shared::disconnect).start();
+      }
+    };
   }
 
   private void subscribe(Channel channel) {
-    String server = node(channel.slot()).address;
-    while (!subscriptions.computeIfAbsent(server, Subscription::new).add(channel)) {
-      Thread.onSpinWait(); // it has just ended
-    }
+    subscriptions.computeIfAbsent(node(channel).address, server -> {
+      Subscription subscription = new Subscription(server);
+      thread("slock-listener", subscription).start();
+      return subscription;
+    }).add(channel);
   }
 
-  private record Channel(String name, Consumer<String> heard, Runnable changed) {
-    int slot() {
-      return JedisClusterCRC16.getSlot(name);
-    }
+  private record Channel(String name, Consumer<String> heard, Runnable changed) {}
+
+  private Node node(Channel channel) {
+    return node(JedisClusterCRC16.getSlot(channel.name));
   }
 
   /** The channels of one server, over a connection and with a thread of its own. It ends with the last channel. */
   private final class Subscription extends JedisShardedPubSub implements Runnable {
     private final String server;
-    private final Map<String, Channel> channels = new ConcurrentHashMap<>();
     private volatile Connection connection;
-    private boolean hasBegun;
-    private boolean isOver;
 
     Subscription(String server) {
       this.server = server;
     }
 
-    synchronized boolean add(Channel channel) {
-      if (isOver) {
-        return false;
-      }
-      channels.put(channel.name, channel);
-      if (!hasBegun) {
-        hasBegun = true;
-        thread("slock-listener", this).start();
-      } else if (isSubscribed()) {
+    synchronized void add(Channel channel) {
+      if (isSubscribed()) {
         ssubscribe(channel.name);
-      }
-      return true;
-    }
-
-    private synchronized boolean isOver() {
-      isOver = channels.isEmpty();
-      if (isOver) {
-        subscriptions.remove(server, this);
-      }
-      return isOver;
-    }
-
-    /** Ends a channel. The others go on over another connection, because this one may be silent. */
-    void leave(String name) {
-      if (channels.remove(name) != null) {
-        new Thread(this::disconnect).start();
       }
     }
 
@@ -357,18 +336,19 @@ final class JedisTransport implements Transport {
       }
     }
 
+    private List<Channel> mine() {
+      return channels.values().stream().filter(channel -> node(channel).address.equals(server)).toList();
+    }
+
     @Override
     public void run() {
-      while (!isOver()) {
-        Channel first = channels.values().stream().findFirst().orElse(null);
+      for (boolean isOver = false; !isOver;) {
         try {
-          if (first != null && node(first.slot()).address.equals(server)) {
-            connection = node(first.slot()).pool.getFactory().makeObject().getObject();
-            proceed(connection, first.name);
-          } else { // another server has it now
-            List<Channel> all = List.copyOf(channels.values());
-            channels.clear();
-            all.forEach(JedisTransport.this::subscribe);
+          List<Channel> mine = mine();
+          isOver = mine.isEmpty();
+          if (!isOver) {
+            connection = node(mine.get(0)).pool.getFactory().makeObject().getObject();
+            proceed(connection, mine.get(0).name);
           }
         } catch (JedisMovedDataException moved) {
           slots.put(moved.getSlot(), moved.getTargetNode().toString());
@@ -378,12 +358,14 @@ final class JedisTransport implements Transport {
           disconnect();
         }
       }
+      subscriptions.remove(server, this);
+      channels.values().forEach(JedisTransport.this::subscribe); // other servers may have them now
     }
 
     @Override
     public void onSSubscribe(String name, int count) {
       if (count == 1) { // each by a command of its own, because their slots differ
-        channels.keySet().stream().filter(other -> !other.equals(name)).forEach(this::ssubscribe);
+        mine().stream().filter(other -> !other.name.equals(name)).forEach(this::add);
       }
       Channel channel = channels.get(name);
       if (channel != null) {
@@ -427,7 +409,8 @@ final class JedisTransport implements Transport {
 
   @Override
   public void close() {
-    subscriptions.values().forEach(subscription -> subscription.channels.keySet().forEach(subscription::leave));
+    channels.clear();
+    subscriptions.values().forEach(Subscription::disconnect);
     nodes.values().forEach(node -> node.pool.close());
     nodes.clear();
   }
