@@ -39,7 +39,7 @@ abstract class Repetition<T> {
 
   /** Fails with the error of a call that is over. */
   CompletableFuture<T> failed(boolean isPastDeadline) {
-    return CompletableFuture.failedFuture(Server.noAnswer(names, Clock.now() - began, last));
+    return CompletableFuture.failedFuture(Server.noAnswer(names, Math.min(Clock.now(), limit()) - began, last));
   }
 
   CompletableFuture<T> start() {

@@ -52,10 +52,10 @@ final class Server implements Backend, Keeper {
       reply = CompletableFuture.failedFuture(e);
     }
     return reply.handle((value, failure) -> {
-      Throwable error = unwrap(failure);
+      Throwable error = isSilent(unwrap(failure)) ? new TimeoutException("the connection is silent") : unwrap(failure);
       locks.report.reached(error);
       if (error != null) {
-        throw Protocol.failure(isSilent(error) ? new TimeoutException("the connection is silent") : error);
+        throw Protocol.failure(error);
       }
       return value;
     });

@@ -203,18 +203,17 @@ final class JedisTransport implements Transport {
     }
     int limitMs = (int) (limit / 1_000_000) + 1;
     Connection idle = mayBlock ? node.idle() : null;
-    CompletableFuture<Reply> result = new CompletableFuture<>();
     if (idle != null) {
       node.spare();
-      run(node, idle, call, limitMs, isAsking, result);
-      return result;
+      return CompletableFuture.completedFuture(run(node, idle, call, limitMs, isAsking));
     }
+    CompletableFuture<Reply> result = new CompletableFuture<>();
     node.threads.execute(() -> {
       try {
         if (!result.isDone()) {
           Connection any = node.idle();
           // A reply that is late for its caller says nothing against the connection.
-          run(node, any == null ? node.pool.getResource() : any, call, Math.max(limitMs, MOST_MS), isAsking, result);
+          result.complete(run(node, any == null ? node.pool.getResource() : any, call, Math.max(limitMs, MOST_MS), isAsking));
         }
       } catch (Exception | Error e) {
         result.completeExceptionally(e);
@@ -223,9 +222,7 @@ final class JedisTransport implements Transport {
     return result.orTimeout(limit, TimeUnit.NANOSECONDS);
   }
 
-  private void run(Node node, Connection connection, Call call, int limitMs, boolean isAsking, CompletableFuture<Reply> result) {
-    Reply reply = null;
-    Throwable failure = null;
+  private Reply run(Node node, Connection connection, Call call, int limitMs, boolean isAsking) {
     try {
       connection.setSoTimeout(limitMs);
       if (isAsking) {
@@ -236,18 +233,12 @@ final class JedisTransport implements Transport {
       if (value instanceof ErrorReply error && error.getCause() instanceof JedisRedirectionException other) {
         redirect(node, call, other);
       }
-      reply = new Reply(value, then, true);
+      return new Reply(value, then, true);
     } catch (JedisConnectionException e) {
       node.pool.clear(); // the other idle connections may be as old
-      failure = e;
-    } catch (Exception | Error e) {
-      failure = e;
-    }
-    node.giveBack(connection);
-    if (failure == null) {
-      result.complete(reply);
-    } else {
-      result.completeExceptionally(failure);
+      throw e;
+    } finally {
+      node.giveBack(connection);
     }
   }
 

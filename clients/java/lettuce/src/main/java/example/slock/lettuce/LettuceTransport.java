@@ -87,7 +87,11 @@ final class LettuceTransport implements Transport {
     /** Has the next command open another connection, unless that has happened. */
     synchronized void drop(CompletableFuture<C> old) {
       if (old != null && old == current) {
-        old.thenAccept(StatefulConnection::closeAsync);
+        old.thenAccept(connection -> {
+          if (connection.isOpen()) {
+            connection.closeAsync();
+          }
+        });
         current = null;
       }
     }
