@@ -55,23 +55,18 @@ abstract class Acquisition extends Repetition<Acquisition.Grant> {
   record Running<T>(Acquisition acquisition, CompletableFuture<T> result) {
     /** Waits in this thread. A grant that came after the interrupt is the result, and the thread stays interrupted. */
     T await() throws InterruptedException {
-      boolean wasInterrupted = false;
       try {
         result.get();
       } catch (InterruptedException e) {
-        wasInterrupted = true;
+        Thread.currentThread().interrupt();
         acquisition.leave(new CancellationException("interrupted"));
       } catch (ExecutionException | CancellationException e) {
         // it is thrown below
       }
       try {
-        T got = Caller.join(result);
-        if (wasInterrupted) {
-          Thread.currentThread().interrupt();
-        }
-        return got;
+        return Caller.join(result);
       } catch (CancellationException e) {
-        if (wasInterrupted) {
+        if (Thread.interrupted()) {
           throw new InterruptedException();
         }
         throw e;

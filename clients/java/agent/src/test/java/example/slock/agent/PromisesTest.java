@@ -38,6 +38,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 import java.util.jar.JarFile;
+import java.util.stream.Stream;
 import org.apache.commons.pool2.impl.GenericObjectPoolConfig;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -296,6 +297,35 @@ class PromisesTest {
         lettuce.shutdown();
       }
     }
+  }
+
+  /** While the first connection is in use, a renewal finds another one. */
+  @Test
+  void anotherConnectionIsReady() throws Exception {
+    try (TestServer server = new TestServer(); UnifiedJedis jedis = withoutLimits(server)) {
+      long before = server.connections("normal");
+      try (Locks used = JedisLocks.of(jedis)) {
+        used.write("a").acquire().release();
+        server.until("two connections", () -> server.connections("normal") == before + 2);
+      }
+    }
+  }
+
+  /** However short the time is in which the votes are counted: a connection that is slow is not lost. */
+  @Test
+  void aNodeOfAQuorumHasTimeForItsReply() throws Exception {
+    List<Long> limits = new CopyOnWriteArrayList<>();
+    List<Transport> nodes = Stream.generate(MemoryServer::new).limit(3).map(node -> (Transport) Proxy.newProxyInstance(
+        getClass().getClassLoader(), new Class<?>[] {Transport.class}, (proxy, method, arguments) -> {
+          if (method.getName().equals("call")) {
+            limits.add((Long) arguments[1]);
+          }
+          return method.invoke(node, arguments);
+        })).toList();
+    try (Locks quorum = Locks.quorum(nodes, new Options().nodeTimeout(Duration.ofMillis(50)))) {
+      quorum.write("a").acquire().release();
+    }
+    assertTrue(limits.size() >= 6 && limits.stream().allMatch(limit -> limit > 500_000_000L), limits::toString);
   }
 
   @Test

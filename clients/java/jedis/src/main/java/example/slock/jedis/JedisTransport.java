@@ -3,28 +3,29 @@ package example.slock.jedis;
 import example.slock.Transport;
 import java.lang.reflect.Proxy;
 import java.nio.charset.StandardCharsets;
-import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.LinkedTransferQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 import java.util.stream.Stream;
-import org.apache.commons.pool2.impl.GenericObjectPoolConfig;
+import org.apache.commons.pool2.PooledObjectFactory;
 import redis.clients.jedis.CommandArguments;
 import redis.clients.jedis.Connection;
+import redis.clients.jedis.ConnectionFactory;
 import redis.clients.jedis.ConnectionPool;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.JedisShardedPubSub;
 import redis.clients.jedis.UnifiedJedis;
-import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisMovedDataException;
 import redis.clients.jedis.exceptions.JedisRedirectionException;
@@ -37,7 +38,7 @@ import redis.clients.jedis.util.Pool;
  */
 final class JedisTransport implements Transport {
   /** Connections of a pool. */
-  private static final int MOST = 16;
+  private static final int MOST = 8;
   /** For what blocks, of each server: one that is silent keeps those of the others free. */
   private static final int THREADS = 16;
   /** How soon a reply is missing so long that its connection is given up. */
@@ -45,38 +46,96 @@ final class JedisTransport implements Transport {
   private static final long PAUSE_NANOS = 100_000_000;
   private static final long PRIMARY_MS = 500;
 
-  /** One server, with the program's pool (with Sentinel null) and ours. */
-  private record Node(String address, Pool<Connection> program, ConnectionPool pool, ThreadPoolExecutor threads) {
-    /** A connection that is there already, or null. */
-    Connection idle() {
-      synchronized (pool) {
+  /** One server, and our connections to it. */
+  private static final class Node {
+    final String address;
+    /** With Sentinel null. */
+    final Pool<Connection> program;
+    final PooledObjectFactory<Connection> factory;
+    final ThreadPoolExecutor threads = new ThreadPoolExecutor(THREADS, THREADS, 1, TimeUnit.SECONDS, new LinkedBlockingQueue<>(),
+        task -> thread("slock-jedis", task));
+    /** Connections that nobody uses. */
+    private final LinkedTransferQueue<Connection> idle = new LinkedTransferQueue<>();
+    /** How many connections there are, with those that are being made. */
+    private final AtomicInteger made = new AtomicInteger();
+    private volatile boolean isClosed;
+
+    Node(String address, Pool<Connection> program, PooledObjectFactory<Connection> factory) {
+      this.address = address;
+      this.program = program;
+      this.factory = factory;
+      threads.allowCoreThreadTimeOut(true);
+    }
+
+    /** A connection that is there already, or that somebody gives back in time; else null. */
+    Connection take(long limitNanos) {
+      try {
+        Connection ready = idle.poll();
+        return ready == null && made.get() >= MOST ? idle.poll(limitNanos, TimeUnit.NANOSECONDS) : ready;
+      } catch (InterruptedException e) {
+        Thread.currentThread().interrupt();
+        return null;
+      }
+    }
+
+    /** Makes a connection, unless there are enough. That may take longer than a call can wait. */
+    Connection make() throws Exception {
+      if (made.incrementAndGet() <= MOST) {
         try {
-          return pool.getNumIdle() > 0 ? pool.borrowObject(Duration.ZERO) : null;
-        } catch (Exception e) { // another thread has taken it
-          return null;
+          return factory.makeObject().getObject();
+        } catch (Exception | Error e) {
+          made.decrementAndGet();
+          throw e;
         }
       }
+      made.decrementAndGet();
+      return null;
     }
 
     /** Has another connection made, so that the next command, such as a renewal, need not wait for it. */
     void spare() {
-      if (pool.getNumIdle() == 0 && pool.getNumActive() < MOST) {
+      if (idle.isEmpty() && made.get() < MOST) {
         threads.execute(() -> {
           try {
-            pool.addObject();
+            Connection spare = make();
+            if (spare != null) {
+              idle.add(spare);
+            }
           } catch (Exception e) { // whoever needs one makes it, and learns why that fails
           }
         });
       }
     }
 
-    /** In place of a broken connection the pool may open another one at once, if somebody waits for it. */
     void giveBack(Connection connection) {
-      if (connection.isBroken()) {
-        threads.execute(() -> pool.returnBrokenResource(connection));
+      boolean isBroken = connection.isBroken();
+      if (isBroken) {
+        drop(connection);
       } else {
-        pool.returnResource(connection);
+        idle.add(connection);
       }
+      if (isBroken || isClosed) {
+        clear(); // those that nobody uses may be as old
+      }
+    }
+
+    private void drop(Connection connection) {
+      made.decrementAndGet();
+      connection.disconnect();
+    }
+
+    private void clear() {
+      for (Connection one = idle.poll(); one != null; one = idle.poll()) {
+        drop(one);
+      }
+      if (idle.hasWaitingConsumer()) {
+        spare();
+      }
+    }
+
+    void close() {
+      isClosed = true;
+      clear();
     }
   }
 
@@ -172,15 +231,8 @@ final class JedisTransport implements Transport {
       if (node != null && node.program == program) {
         return node;
       }
-      GenericObjectPoolConfig<Connection> size = new GenericObjectPoolConfig<>();
-      size.setMaxTotal(MOST);
-      size.setMaxIdle(MOST);
-      size.setMaxWait(Duration.ofMillis(MOST_MS));
-      ThreadPoolExecutor threads = new ThreadPoolExecutor(THREADS, THREADS, 1, TimeUnit.SECONDS, new LinkedBlockingQueue<>(),
-          task -> thread("slock-jedis", task));
-      threads.allowCoreThreadTimeOut(true);
-      return new Node(at, program, config == null ? new ConnectionPool(program.getFactory(), size)
-          : new ConnectionPool(at.isEmpty() ? address : HostAndPort.from(at), config, size), threads);
+      return new Node(at, program, config == null ? program.getFactory()
+          : new ConnectionFactory(at.isEmpty() ? address : HostAndPort.from(at), config));
     });
   }
 
@@ -202,18 +254,22 @@ final class JedisTransport implements Transport {
       throw new IllegalStateException("the program has closed its client");
     }
     int limitMs = (int) (limit / 1_000_000) + 1;
-    Connection idle = mayBlock ? node.idle() : null;
-    if (idle != null) {
+    Connection ready = mayBlock ? node.take(limit) : null;
+    if (ready != null) {
       node.spare();
-      return CompletableFuture.completedFuture(run(node, idle, call, limitMs, isAsking));
+      return CompletableFuture.completedFuture(run(node, ready, call, limitMs, isAsking));
     }
     CompletableFuture<Reply> result = new CompletableFuture<>();
     node.threads.execute(() -> {
       try {
-        if (!result.isDone()) {
-          Connection any = node.idle();
+        Connection any = null;
+        while (any == null && !result.isDone()) {
+          any = node.take(limit);
+          any = any == null ? node.make() : any;
+        }
+        if (any != null) {
           // A reply that is late for its caller says nothing against the connection.
-          result.complete(run(node, any == null ? node.pool.getResource() : any, call, Math.max(limitMs, MOST_MS), isAsking));
+          result.complete(run(node, any, call, Math.max(limitMs, MOST_MS), isAsking));
         }
       } catch (Exception | Error e) {
         result.completeExceptionally(e);
@@ -234,9 +290,6 @@ final class JedisTransport implements Transport {
         redirect(node, call, other);
       }
       return new Reply(value, then, true);
-    } catch (JedisConnectionException e) {
-      node.pool.clear(); // the other idle connections may be as old
-      throw e;
     } finally {
       node.giveBack(connection);
     }
@@ -338,7 +391,7 @@ final class JedisTransport implements Transport {
           List<Channel> mine = mine();
           isOver = mine.isEmpty();
           if (!isOver) {
-            connection = node(mine.get(0)).pool.getFactory().makeObject().getObject();
+            connection = node(mine.get(0)).factory.makeObject().getObject();
             proceed(connection, mine.get(0).name);
           }
         } catch (JedisMovedDataException moved) {
@@ -383,7 +436,7 @@ final class JedisTransport implements Transport {
     HostAndPort primary = ask("getCurrentMaster");
     nodes.forEach((address, node) -> {
       if (!address.equals(String.valueOf(primary)) && nodes.remove(address, node)) {
-        node.pool.close();
+        node.close();
       }
     });
     subscriptions.forEach((address, subscription) -> {
@@ -402,7 +455,7 @@ final class JedisTransport implements Transport {
   public void close() {
     channels.clear();
     subscriptions.values().forEach(Subscription::disconnect);
-    nodes.values().forEach(node -> node.pool.close());
+    nodes.values().forEach(node -> node.close());
     nodes.clear();
   }
 }
