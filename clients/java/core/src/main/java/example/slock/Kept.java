@@ -219,7 +219,8 @@ final class Kept {
       locks.report.heldLong(label(), owner.names());
     }
     if (isFree) {
-      alone(() -> extend(0, now + Math.min(ttl / 4, Server.TRY))).whenComplete((done, error) -> {
+      long patience = Math.min(Math.max(ttl / 4, Server.TRY / 2), Server.TRY);
+      alone(() -> extend(0, now + patience)).whenComplete((done, error) -> {
         if (error != null && check() == null) {
           locks.report.renewalFailed(label(), owner.names(), Protocol.explain(unwrap(error), owner.names()));
         }

@@ -27,6 +27,7 @@ import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.JedisShardedPubSub;
 import redis.clients.jedis.UnifiedJedis;
 import redis.clients.jedis.exceptions.JedisDataException;
+import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.exceptions.JedisMovedDataException;
 import redis.clients.jedis.exceptions.JedisRedirectionException;
 import redis.clients.jedis.util.JedisClusterCRC16;
@@ -99,7 +100,7 @@ final class JedisTransport implements Transport {
           try {
             Connection spare = make();
             if (spare != null) {
-              idle.add(spare);
+              giveBack(spare);
             }
           } catch (Exception e) { // whoever needs one makes it, and learns why that fails
           }
@@ -121,7 +122,7 @@ final class JedisTransport implements Transport {
 
     private void drop(Connection connection) {
       made.decrementAndGet();
-      connection.disconnect();
+      end(connection);
     }
 
     private void clear() {
@@ -176,6 +177,14 @@ final class JedisTransport implements Transport {
     Thread thread = new Thread(task, name);
     thread.setDaemon(true);
     return thread;
+  }
+
+  /** Two threads may do so at once, and then the socket of one is closed already. */
+  private static void end(Connection connection) {
+    try {
+      connection.disconnect();
+    } catch (JedisException e) { // it has ended
+    }
   }
 
   /** What a method of the client gives that only some clients have, or null. */
@@ -256,7 +265,6 @@ final class JedisTransport implements Transport {
     int limitMs = (int) (limit / 1_000_000) + 1;
     Connection ready = mayBlock ? node.take(limit) : null;
     if (ready != null) {
-      node.spare();
       return CompletableFuture.completedFuture(run(node, ready, call, limitMs, isAsking));
     }
     CompletableFuture<Reply> result = new CompletableFuture<>();
@@ -279,6 +287,7 @@ final class JedisTransport implements Transport {
   }
 
   private Reply run(Node node, Connection connection, Call call, int limitMs, boolean isAsking) {
+    node.spare();
     try {
       connection.setSoTimeout(limitMs);
       if (isAsking) {
@@ -376,7 +385,7 @@ final class JedisTransport implements Transport {
     private void disconnect() {
       Connection old = connection;
       if (old != null) {
-        old.disconnect();
+        end(old);
       }
     }
 
