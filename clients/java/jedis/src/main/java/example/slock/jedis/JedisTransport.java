@@ -348,7 +348,7 @@ final class JedisTransport implements Transport {
       channels.remove(name);
       Subscription shared = subscriptions.get(node(channel).address); // it may be silent
       if (shared != null) {
-        thread("slock-jedis", shared::disconnect).start();
+        shared.disconnect(); // before others subscribe by it
       }
     };
   }
@@ -370,22 +370,29 @@ final class JedisTransport implements Transport {
   /** The channels of one server, over a connection and with a thread of its own. It ends with the last channel. */
   private final class Subscription extends JedisShardedPubSub implements Runnable {
     private final String server;
-    private volatile Connection connection;
+    private Connection connection;
+    /** The connection has a subscription; only then may others follow. */
+    private boolean isUp;
 
     Subscription(String server) {
       this.server = server;
     }
 
     synchronized void add(Channel channel) {
-      if (isSubscribed()) {
+      if (isUp) {
         ssubscribe(channel.name);
       }
     }
 
-    private void disconnect() {
-      Connection old = connection;
-      if (old != null) {
-        end(old);
+    private synchronized Connection use(Connection made) {
+      connection = made;
+      return made;
+    }
+
+    private synchronized void disconnect() {
+      isUp = false;
+      if (connection != null) {
+        end(connection);
       }
     }
 
@@ -400,8 +407,7 @@ final class JedisTransport implements Transport {
           List<Channel> mine = mine();
           isOver = mine.isEmpty();
           if (!isOver) {
-            connection = node(mine.get(0)).factory.makeObject().getObject();
-            proceed(connection, mine.get(0).name);
+            proceed(use(node(mine.get(0)).factory.makeObject().getObject()), mine.get(0).name);
           }
         } catch (JedisMovedDataException moved) {
           slots.put(moved.getSlot(), moved.getTargetNode().toString());
@@ -418,6 +424,9 @@ final class JedisTransport implements Transport {
     @Override
     public void onSSubscribe(String name, int count) {
       if (count == 1) { // each by a command of its own, because their slots differ
+        synchronized (this) {
+          isUp = connection.isConnected();
+        }
         mine().stream().filter(other -> !other.name.equals(name)).forEach(this::add);
       }
       Channel channel = channels.get(name);
