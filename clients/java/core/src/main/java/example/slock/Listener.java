@@ -129,9 +129,11 @@ final class Listener {
     }
   }
 
+  /** Ends a channel. What waits by it is sent again, by another one. */
   private static void close(Channel channel) {
     if (channel != null) {
       channel.stop.thenAccept(Runnable::run);
+      channel.tickets.values().forEach(ticket -> ticket.heard.complete(AGAIN));
     }
   }
 

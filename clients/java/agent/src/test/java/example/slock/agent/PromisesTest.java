@@ -35,6 +35,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 import java.util.jar.JarFile;
@@ -326,6 +327,30 @@ class PromisesTest {
       quorum.write("a").acquire().release();
     }
     assertTrue(limits.size() >= 6 && limits.stream().allMatch(limit -> limit > 500_000_000L), limits::toString);
+  }
+
+  /** If a request is refused because of its channel, what waits by that channel is sent again at once, by another one. */
+  @Test
+  void aChannelThatEndsHasItsRequestsSentAgain() throws Exception {
+    AtomicBoolean isRefused = new AtomicBoolean();
+    Transport refusing = (Transport) Proxy.newProxyInstance(getClass().getClassLoader(), new Class<?>[] {Transport.class},
+        (proxy, method, arguments) -> method.getName().equals("call")
+            && ((Transport.Call) arguments[0]).words().contains("NOTIFY") && isRefused.compareAndSet(true, false)
+                ? CompletableFuture.completedFuture(
+                    new Transport.Reply(new Transport.ErrorReply("NOSUBSCRIBER nobody", null), null, true))
+                : method.invoke(memory, arguments));
+    memory.hold("a");
+    try (Locks own = new Locks(refusing, new Options())) {
+      own.write("a").acquireAsync();
+      until("it to wait", () -> own.info("a").waiters() == 1);
+      String channel = own.info("a").queue().get(0).channel();
+      isRefused.set(true);
+      own.write("a").acquireAsync();
+      long began = System.nanoTime();
+      until("both to wait by another channel",
+          () -> own.info("a").queue().stream().filter(waiter -> !waiter.channel().equals(channel)).count() == 2);
+      assertTrue(System.nanoTime() - began < 3_500_000_000L); // a request that waits is sent again after 4 s anyway
+    }
   }
 
   @Test
