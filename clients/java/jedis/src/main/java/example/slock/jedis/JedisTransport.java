@@ -59,6 +59,7 @@ final class JedisTransport implements Transport {
     private final LinkedTransferQueue<Connection> idle = new LinkedTransferQueue<>();
     /** How many connections there are, with those that are being made. */
     private final AtomicInteger made = new AtomicInteger();
+    private final AtomicBoolean isSparing = new AtomicBoolean();
     private volatile boolean isClosed;
 
     Node(String address, Pool<Connection> program, PooledObjectFactory<Connection> factory) {
@@ -95,7 +96,7 @@ final class JedisTransport implements Transport {
 
     /** Has another connection made, so that the next command, such as a renewal, need not wait for it. */
     void spare() {
-      if (idle.isEmpty() && made.get() < MOST) {
+      if (idle.isEmpty() && made.get() < MOST && !isSparing.getAndSet(true)) {
         threads.execute(() -> {
           try {
             Connection spare = make();
@@ -103,6 +104,8 @@ final class JedisTransport implements Transport {
               giveBack(spare);
             }
           } catch (Exception e) { // whoever needs one makes it, and learns why that fails
+          } finally {
+            isSparing.set(false);
           }
         });
       }
