@@ -63,6 +63,7 @@ class Threads:
         self._calls: queue.SimpleQueue[int] = queue.SimpleQueue()  # permits
         for number in range(_CALLS_AT_ONCE):
             self._calls.put(number)
+        self._moved = time.monotonic()  # when a call ended last, or one more was let through
         _all.add(self)
 
     def mailbox(self) -> ThreadMailbox:
@@ -125,13 +126,17 @@ class Threads:
     async def call(self, link: Link, call: Call, until: float) -> list[Any]:
         permit = None
         try:
-            try:
-                permit = self._calls.get(timeout=_LONG_CALL)
-            except queue.Empty:
-                permit = 0  # one more
+            while permit is None:
+                try:
+                    permit = self._calls.get(timeout=_LONG_CALL)
+                except queue.Empty:
+                    at = time.monotonic()
+                    if at - self._moved >= _LONG_CALL or at >= until:
+                        permit, self._moved = 0, at  # one more
             return await link.send(call.key, call.commands)
         finally:
-            if permit is not None:
+            self._moved = time.monotonic()
+            if permit is not None and self._calls.qsize() < _CALLS_AT_ONCE:
                 self._calls.put(permit)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 
 from slock_client._clock import now
 from slock_client._lease import Lease, is_abandoned
@@ -19,6 +18,7 @@ _LONGEST_PAUSE = 1.0  # seconds. Timers stop while the machine sleeps, and owner
 _LEAST_PAUSE = 20  # times that a look at all holds took: so it costs a twentieth of a core at most
 _IDLE = 10.0  # seconds without holds and waits, after which it ends
 _START = 0.05  # seconds in which it starts
+_AT_ONCE = 50  # renewals, however many holds are due
 _LONG = 3600.0  # seconds after which a hold without a limit is worth a warning
 
 
@@ -30,6 +30,8 @@ class Watchdog:
         self._wakes_at = float("-inf")  # when it looks next
         self._calls = 0  # of `wake`
         self._permit = deque([None])  # for the one that runs
+        self._due: deque[Lease] = deque()  # to be renewed
+        self._permits = deque([None] * _AT_ONCE)  # for those that renew
         self._started = float("-inf")
 
     def add(self, lease: Lease) -> None:
@@ -102,10 +104,25 @@ class Watchdog:
             return lease.last
         if at >= lease.renew_at and not lease.is_renewing and lease.alive is not None:
             lease.is_renewing = True
-            self._io.spawn(partial(self._renew, lease))
+            self._due.append(lease)
+            if self._permits:
+                self._io.spawn(self._renew_due)
         if at - lease.granted > _LONG and lease.options.max_hold is None:
             lease.warn_once()
         return lease.last if lease.is_renewing else min(lease.last, lease.renew_at)
+
+    async def _renew_due(self) -> None:
+        try:
+            self._permits.pop()
+        except IndexError:
+            return  # so many others take what is due
+        try:
+            while self._due:
+                await self._renew(self._due.popleft())
+        except IndexError:
+            pass  # another one took the last
+        finally:
+            self._permits.append(None)
 
     async def _renew(self, lease: Lease) -> None:
         try:

@@ -2,76 +2,43 @@ package example.slock;
 
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
-import java.util.concurrent.Executor;
-import java.util.concurrent.ForkJoinPool;
-import java.util.concurrent.LinkedBlockingQueue;
-import java.util.function.Function;
+import java.util.function.Supplier;
 
-/** A thread that waits for the end of a call, and runs the steps of the call meanwhile: so it costs no other thread. */
-final class Caller implements Executor {
-  private final LinkedBlockingQueue<Runnable> steps = new LinkedBlockingQueue<>();
-  private final Thread thread = Thread.currentThread();
-  private volatile boolean hasLeft;
+/** A thread of the program that waits for the end of a call. */
+final class Caller {
+  private static final ThreadLocal<Boolean> IS_WAITING = ThreadLocal.withInitial(() -> false);
 
-  @Override
-  public void execute(Runnable step) {
-    steps.add(step);
-    if (hasLeft) {
-      runElsewhere();
+  private Caller() {}
+
+  /** Whether this thread has nothing else to do than to wait for what it begins now, so that a command may block it. */
+  static boolean isWaiting() {
+    return IS_WAITING.get();
+  }
+
+  /** Begins what this thread will wait for. */
+  static <T> T begin(Supplier<T> call) {
+    IS_WAITING.set(true);
+    try {
+      return call.get();
+    } finally {
+      IS_WAITING.remove();
     }
   }
 
-  /** Runs what blocks: at once if this is the thread that waits. */
-  void block(Runnable task) {
-    if (Thread.currentThread() == thread) {
-      task.run();
-    } else {
-      execute(task);
-    }
+  /** Waits for a call, also if the thread is interrupted. */
+  static <T> T join(Supplier<CompletableFuture<T>> call) {
+    return join(begin(call));
   }
 
-  private void runElsewhere() {
-    for (Runnable step = steps.poll(); step != null; step = steps.poll()) {
-      ForkJoinPool.commonPool().execute(step);
-    }
-  }
-
-  /** Waits for the call, whose steps run on the executor that it gets. */
-  static <T> T join(Function<Executor, CompletableFuture<T>> call) {
-    Caller caller = new Caller();
-    return caller.run(call.apply(caller), () -> {});
-  }
-
-  /** Runs the steps until the result is there. An interrupt is kept for later. */
-  <T> T run(CompletableFuture<T> result, Runnable interrupted) {
-    if (!result.isDone()) {
-      result.whenComplete((value, error) -> execute(() -> {}));
-    }
-    boolean wasInterrupted = false;
-    while (!result.isDone()) {
-      try {
-        steps.take().run();
-      } catch (InterruptedException e) {
-        wasInterrupted = true;
-        interrupted.run();
-      }
-    }
-    hasLeft = true;
-    runElsewhere();
+  static <T> T join(CompletableFuture<T> result) {
     try {
       return result.join();
     } catch (CompletionException e) {
       Throwable cause = Protocol.unwrap(e);
-      if (cause instanceof RuntimeException error) {
-        throw error;
-      } else if (cause instanceof Error error) {
+      if (cause instanceof Error error) {
         throw error;
       }
-      throw e;
-    } finally {
-      if (wasInterrupted) {
-        Thread.currentThread().interrupt();
-      }
+      throw cause instanceof RuntimeException error ? error : e;
     }
   }
 }

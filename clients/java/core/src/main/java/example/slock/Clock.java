@@ -1,12 +1,9 @@
 package example.slock;
 
 import java.time.Duration;
-import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 
 /** Time in ns since this class was loaded, and what happens later. On Linux the clock stops while the machine sleeps. */
 final class Clock {
@@ -56,36 +53,6 @@ final class Clock {
   static String text(long nanos) {
     long ms = Math.round((double) nanos / MS);
     return ms % 1000 == 0 ? ms / 1000 + "s" : ms + "ms";
-  }
-
-  /** What is to happen at a moment, unless it is over before. */
-  private record Limit(long at, Runnable task) {}
-
-  private static final long TICK = 20 * MS;
-  private static final Set<Limit> LIMITS = ConcurrentHashMap.newKeySet();
-  private static final AtomicBoolean IS_TICKING = new AtomicBoolean();
-
-  /** As {@link #after}, up to a tick late: most calls end long before their limit. What is returned ends it. */
-  static Runnable limit(long at, Runnable task) {
-    Limit limit = new Limit(at, task);
-    LIMITS.add(limit);
-    if (!IS_TICKING.getAndSet(true)) {
-      after(TICK, Clock::tick);
-    }
-    return () -> LIMITS.remove(limit);
-  }
-
-  private static void tick() {
-    IS_TICKING.set(false);
-    long now = now();
-    LIMITS.forEach(limit -> {
-      if (limit.at <= now && LIMITS.remove(limit)) {
-        limit.task.run();
-      }
-    });
-    if (!LIMITS.isEmpty() && !IS_TICKING.getAndSet(true)) {
-      after(TICK, Clock::tick);
-    }
   }
 
   /** Calls the task once, on a thread that all timers share: it must not block. */

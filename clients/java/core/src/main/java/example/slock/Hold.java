@@ -4,7 +4,6 @@ import java.lang.ref.Cleaner;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 
@@ -33,12 +32,12 @@ public final class Hold implements AutoCloseable {
    * refuse lesser ones where it is stored. It is 0 for a hold of a quorum.
    */
   public long fence() {
-    return kept.snapshot().fence;
+    return kept.fence();
   }
 
   /** The fencing tokens of the nodes of a quorum, in their order, 0 for a node that gave none. They cannot be compared. */
   public List<Long> fences() {
-    return kept.keeper instanceof Votes votes ? votes.fences() : List.of(fence());
+    return kept.keeper instanceof Quorum.Votes votes ? votes.fences() : List.of(fence());
   }
 
   /** The keys, without the prefix. */
@@ -48,7 +47,7 @@ public final class Hold implements AutoCloseable {
 
   /** Write or read. */
   public Mode mode() {
-    return kept.snapshot().mode;
+    return kept.mode();
   }
 
   /** The text that SLOCK.INFO shows. */
@@ -58,9 +57,7 @@ public final class Hold implements AutoCloseable {
 
   /** For how long the hold is certainly there if nobody deletes its keys. A renewal makes it longer. */
   public Duration remaining() {
-    Lease lease = kept.snapshot();
-    boolean isLive = lease.state == Lease.State.LIVE;
-    return Duration.ofNanos(isLive ? Math.max(0, lease.until - Clock.now()) : 0);
+    return Duration.ofNanos(kept.remaining());
   }
 
   /** Whether the hold was lost. */
@@ -106,7 +103,7 @@ public final class Hold implements AutoCloseable {
 
   /** As {@link #release}. */
   public CompletableFuture<Void> releaseAsync() {
-    return kept.locks.told(kept.release(Runnable::run)).whenComplete((done, error) -> cleaning.clean());
+    return told(kept.release()).whenComplete((done, error) -> cleaning.clean());
   }
 
   /** The end of a block: as {@link #release}, but finished work is a success. A release that fails is only reported. */
@@ -126,12 +123,12 @@ public final class Hold implements AutoCloseable {
   /** Lets the hold last for at least the ttl from now on. It never shortens: for that, release. */
   public void extend(Duration ttl) {
     long nanos = checked(ttl);
-    Caller.join(on -> kept.extend(nanos, on));
+    Caller.join(() -> kept.extend(nanos));
   }
 
   /** As {@link #extend}. */
   public CompletableFuture<Void> extendAsync(Duration ttl) {
-    return kept.locks.told(kept.extend(checked(ttl), Runnable::run));
+    return told(kept.extend(checked(ttl)));
   }
 
   private long checked(Duration ttl) {
@@ -153,32 +150,38 @@ public final class Hold implements AutoCloseable {
    * @param wait null: without a limit
    */
   public void upgrade(Duration wait) throws InterruptedException {
-    Caller caller = new Caller();
-    Kept.Upgrade upgrade = kept.upgrade(wait, caller);
-    upgrade.acquisition().await(caller, upgrade.result());
+    Caller.begin(() -> upgrading(wait)).await();
   }
 
   /** As {@link #upgrade(Duration)}. Cancelling the future gives the upgrade up. */
   public CompletableFuture<Void> upgradeAsync(Duration wait) {
-    Kept.Upgrade upgrade = kept.upgrade(wait, Runnable::run);
-    return upgrade.acquisition().cancellable(kept.locks.told(upgrade.result()));
+    return upgrading(wait).async(done -> {});
+  }
+
+  private Acquisition.Running<Void> upgrading(Duration wait) {
+    Settings.require(wait == null || !wait.isNegative(), "the wait must not be negative, not %s", wait);
+    return kept.change(Mode.WRITE, wait == null ? Clock.NEVER : Clock.nanos(wait));
   }
 
   /** Makes the writer a reader, in one step, with a new fence. Without a reply it goes on in the background. */
   public void downgrade() {
-    Caller.join(kept::downgrade);
+    Caller.join(() -> kept.change(Mode.READ, 0).result());
   }
 
   /** As {@link #downgrade}. */
   public CompletableFuture<Void> downgradeAsync() {
-    return kept.locks.told(kept.downgrade(Runnable::run));
+    return told(kept.change(Mode.READ, 0).result());
+  }
+
+  private <T> CompletableFuture<T> told(CompletableFuture<T> result) {
+    return kept.locks.told(result, value -> {});
   }
 
   /** Ends the hold here without releasing it, for another process that adopts it by its token. It sends nothing. */
   public void detach() {
-    SlockException problem = kept.check();
-    if (problem != null || kept.finish() == null) {
-      throw problem != null ? problem : kept.check();
+    SlockException problem = kept.finish();
+    if (problem != null) {
+      throw problem;
     }
     cleaning.clean();
   }
@@ -218,11 +221,5 @@ public final class Hold implements AutoCloseable {
         throw loss;
       }
     }
-  }
-
-  @Override
-  public String toString() {
-    return "Hold of " + String.join(", ", keys()) + " for " + mode() + ", " + TimeUnit.NANOSECONDS.toMillis(
-        remaining().toNanos()) + " ms left";
   }
 }

@@ -3,7 +3,7 @@ package example.slock;
 import java.io.Serializable;
 import java.time.Duration;
 import java.util.Comparator;
-import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -88,7 +88,7 @@ public record Info(Mode mode, int readers, int waiters, long fence, Duration rem
 
   /** From the pages of all nodes: those whose key has the prefix, without it, each once, the longest wait first. */
   static List<Queue> queues(List<?> pages, String prefix) {
-    Map<String, Fields> found = new HashMap<>();
+    Map<String, Fields> found = new LinkedHashMap<>(); // those that wait equally long keep the order of the server
     pages.stream().flatMap(page -> ((List<?>) ((List<?>) page).get(1)).stream()).map(Fields::of)
         .forEach(queue -> found.put(queue.text("key"), queue));
     return found.values().stream().filter(q -> q.text("key").startsWith(prefix))

@@ -1,187 +1,139 @@
 package example.slock;
 
-import static java.nio.charset.StandardCharsets.UTF_8;
-
 import example.slock.Protocol.Message;
-import java.util.ArrayDeque;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 
 /**
  * The channels by which requests wait: one for a server, one for each slot in a cluster. Each copy of a request has a ticket with
  * a secret tag, so that its message reaches it and nobody else can send one.
  */
 final class Listener {
-  /** How long a channel may have no subscription on a server that replies. Then requests poll for a while. */
+  /** How long a channel may have no subscription before that is a warning. */
   private static final long TRIAL = 3 * Clock.SECOND;
-  private static final int SLOTS = 16384;
-  /** What a ticket keeps at most; if there is more, its request is sent again anyway. */
-  private static final int MOST_KEPT = 4;
+  /** How long before there is another channel in its place. */
+  private static final long RETRY = 30 * Clock.SECOND;
 
   /** A message that says that one may have been missed. */
   static final Message AGAIN = new Message("", 0, null);
 
   private final Server server;
+  /** By slot. */
   private final Map<Integer, Channel> channels = new HashMap<>();
-  private final Map<String, Ticket> tickets = new HashMap<>();
-  /** Until when requests poll. */
-  private long deniedUntil;
+  private boolean isWarned;
 
   Listener(Server server) {
     this.server = server;
   }
 
-  private static final class Channel {
-    final int slot;
+  static final class Channel {
     final String name;
-    boolean wasUp;
-    /** When a request was first refused because it has no subscription. */
-    long refusedAt = Clock.NEVER;
-    Runnable stop;
+    private final Map<String, Ticket> tickets = new ConcurrentHashMap<>();
+    /** Since when the server has not confirmed the subscription; NEVER: it has. */
+    private volatile long downSince = Clock.now();
+    private final CompletableFuture<Runnable> stop = new CompletableFuture<>();
 
-    Channel(int slot, String name) {
-      this.slot = slot;
+    private Channel(String name) {
       this.name = name;
+    }
+
+    boolean isUp() {
+      return downSince == Clock.NEVER;
+    }
+
+    Ticket ticket() {
+      Ticket ticket = new Ticket();
+      tickets.put(ticket.tag, ticket);
+      return ticket;
+    }
+
+    void forget(Ticket ticket) {
+      tickets.remove(ticket.tag);
+      ticket.heard.complete(AGAIN);
     }
   }
 
-  /** The name of a channel, or null if there is none to wait by. */
-  record Found(String name, boolean isNew) {}
-
-  /** The channel for a key. With {@code open} it subscribes to one if there is none. */
-  Found channel(String key, boolean open) {
-    Channel channel;
+  /** The channel for a key, or null. With {@code open} it subscribes to one if there is none. */
+  Channel channel(String key, boolean open) {
+    int slot = server.transport.slot(key);
+    Channel made;
+    Channel known;
     synchronized (this) {
-      int slot = slot(key);
-      Channel known = channels.get(slot);
-      if (Clock.now() < deniedUntil || known == null && !open) {
-        return new Found(null, false);
+      known = channels.get(slot);
+      long down = known == null || known.isUp() ? 0 : Clock.now() - known.downSince;
+      if (down > TRIAL && !isWarned) {
+        isWarned = true;
+        server.locks.report.polls("the server confirms no subscription: may the user use the channels?");
       }
-      if (known != null) {
-        return new Found(known.name, false);
+      if (!open || known != null && down <= RETRY) {
+        return known;
       }
-      channel = new Channel(slot, name(slot, key));
-      channels.put(slot, channel);
+      made = new Channel(name(slot));
+      channels.put(slot, made);
     }
-    Runnable stop = server.transport.listen(channel.name, this::deliver, () -> again(channel));
-    boolean isLeft;
-    synchronized (this) {
-      channel.stop = stop;
-      isLeft = channels.get(channel.slot) != channel;
-    }
-    if (isLeft) {
-      stop.run();
-    }
-    return new Found(channel.name, true);
+    close(known);
+    // Others may send to the channel: a tag that is not known is ignored.
+    made.stop.complete(server.transport.listen(made.name, payload -> {
+      Message message = Message.of(payload);
+      Ticket ticket = made.tickets.get(message.tag());
+      if (ticket != null) {
+        ticket.heard.complete(message);
+      }
+    }, () -> again(made)));
+    return made;
   }
 
   /** Notes that a request was refused because of its channel, and tells whether it has to poll. */
-  boolean failed(String key, Throwable error) {
+  boolean failed(Channel channel, Throwable error) {
     String code = Protocol.code(error);
     boolean isDenied = code.equals("NOPERM") && error.getMessage().contains("channel");
-    if (!isDenied && !code.equals("NOSUBSCRIBER")) {
-      return false;
-    }
-    Runnable stop = null;
+    boolean isElsewhere = false;
     synchronized (this) {
-      Channel channel = channels.get(slot(key));
-      if (channel == null) {
-        return isDenied;
+      if (isDenied) {
+        channel.downSince = Math.min(channel.downSince, Clock.now());
+      } else if (code.equals("NOSUBSCRIBER")) { // the server that has the key may be another one
+        isElsewhere = channels.values().remove(channel);
       }
-      channel.refusedAt = Math.min(channel.refusedAt, Clock.now());
-      if (isDenied || !channel.wasUp && Clock.now() - channel.refusedAt > TRIAL) {
-        deniedUntil = Clock.now() + 10 * TRIAL;
-        server.locks.report.polls(error.getMessage());
-      } else if (!channel.wasUp) {
-        return false;
-      }
-      channels.remove(channel.slot); // the server that has the key may be another one
-      stop = channel.stop;
     }
-    if (stop != null) {
-      stop.run();
+    if (isElsewhere) {
+      close(channel);
     }
     return isDenied;
   }
 
   /** Has all requests of a channel sent again. */
   private void again(Channel channel) {
-    List<Ticket> all;
     synchronized (this) {
-      channel.wasUp = true;
-      all = tickets.values().stream().filter(ticket -> ticket.slot == channel.slot).toList();
+      channel.downSince = Clock.NEVER;
+      isWarned = false;
     }
-    all.forEach(ticket -> ticket.put(AGAIN));
+    channel.tickets.values().forEach(ticket -> ticket.heard.complete(AGAIN));
     if (server.topology.hasFailover()) {
       server.locks.confirm();
     }
   }
 
-  /** Hands a message to its ticket. Others may send to the channel: a tag that is not known is ignored. */
-  private void deliver(String payload) {
-    Message message = Message.of(payload);
-    Ticket ticket;
-    synchronized (this) {
-      ticket = tickets.get(message.tag());
-    }
-    if (ticket != null) {
-      ticket.put(message);
-    }
-  }
-
-  /** What receives the messages of one acquisition. */
+  /** What receives the message of one copy. */
   static final class Ticket {
     final String tag = Protocol.draw();
-    private final int slot;
-    private final ArrayDeque<Message> kept = new ArrayDeque<>();
-    private CompletableFuture<Message> waiting;
+    private final CompletableFuture<Message> heard = new CompletableFuture<>();
 
-    private Ticket(int slot) {
-      this.slot = slot;
-    }
-
-    /** The next message; AGAIN after a time without one. */
+    /** The message; AGAIN after a time without one. */
     CompletableFuture<Message> next(long pause) {
-      CompletableFuture<Message> next = new CompletableFuture<>();
-      synchronized (this) {
-        Message first = kept.poll();
-        if (first != null) {
-          next.complete(first);
-          return next;
-        }
-        waiting = next;
-      }
-      var timer = Clock.after(pause, () -> next.complete(AGAIN));
-      next.whenComplete((message, error) -> timer.cancel(false));
-      return next;
-    }
-
-    private void put(Message message) {
-      CompletableFuture<Message> next;
-      synchronized (this) {
-        next = waiting;
-        waiting = null;
-        if ((next == null || next.isDone()) && kept.size() < MOST_KEPT) {
-          kept.add(message);
-        }
-      }
-      if (next != null && !next.complete(message)) {
-        put(message);
-      }
+      var timer = Clock.after(pause, () -> heard.complete(AGAIN));
+      heard.whenComplete((message, error) -> timer.cancel(false));
+      return heard;
     }
   }
 
-  synchronized Ticket ticket(String key) {
-    Ticket ticket = new Ticket(slot(key));
-    tickets.put(ticket.tag, ticket);
-    return ticket;
-  }
-
-  synchronized void forget(Ticket ticket) {
-    if (ticket != null) {
-      tickets.remove(ticket.tag);
+  /** Ends a channel. What waits by it is sent again, by another one. */
+  private static void close(Channel channel) {
+    if (channel != null) {
+      channel.stop.thenAccept(Runnable::run);
+      channel.tickets.values().forEach(ticket -> ticket.heard.complete(AGAIN));
     }
   }
 
@@ -192,43 +144,18 @@ final class Listener {
       all = List.copyOf(channels.values());
       channels.clear();
     }
-    all.stream().map(channel -> channel.stop).filter(stop -> stop != null).forEach(Runnable::run);
+    all.forEach(Listener::close);
   }
 
-  private int slot(String key) {
-    return server.topology.isCluster() ? slotOf(hashTag(key)) : 0;
-  }
-
-  /** A new channel in the slot of the key. */
-  private String name(int slot, String key) {
-    if (!server.topology.isCluster()) {
-      return "waits:" + Protocol.draw();
-    }
-    String tag = hashTag(key);
-    for (int n = 0; tag.contains("}"); n++) { // no name has this as its hash tag
-      if (slotOf(Integer.toString(n)) == slot) {
-        tag = Integer.toString(n);
+  /** A new channel in the slot. */
+  private String name(int slot) {
+    String name = "waits:" + Protocol.draw();
+    for (int n = 0; slot >= 0; n++) {
+      String inSlot = "{" + n + "}." + name;
+      if (server.transport.slot(inSlot) == slot) {
+        return inSlot;
       }
     }
-    return "{" + tag + "}.waits:" + Protocol.draw();
-  }
-
-  /** The part of a key that tells its slot. */
-  private static String hashTag(String key) {
-    int open = key.indexOf('{');
-    int close = key.indexOf('}', open + 1);
-    return open >= 0 && close > open + 1 ? key.substring(open + 1, close) : key;
-  }
-
-  /** The slot of a hash tag: CRC16/XMODEM, by the Redis Cluster specification. */
-  static int slotOf(String tag) {
-    int crc = 0;
-    for (byte b : tag.getBytes(UTF_8)) {
-      crc ^= (b & 0xff) << 8;
-      for (int bit = 0; bit < 8; bit++) {
-        crc = (crc & 0x8000) != 0 ? crc << 1 ^ 0x1021 : crc << 1;
-      }
-    }
-    return (crc & 0xffff) % SLOTS;
+    return name;
   }
 }

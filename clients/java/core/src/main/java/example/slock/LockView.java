@@ -14,22 +14,18 @@ import java.util.concurrent.locks.Lock;
  * the lock, there is {@link Request#acquireAsync}.
  */
 public final class LockView implements Lock {
-  private record Owner(List<String> keys, Thread thread) {}
+  record Owner(List<String> keys, Thread thread) {}
 
   /** What a thread holds, and how often by mode: it may read while it writes. Only this thread changes it. */
-  private record Held(Hold hold, int[] counts) {}
-
-  /** What threads hold by all views of one {@link Locks}. */
-  static final class Owners {
-    private final ConcurrentHashMap<Owner, Held> all = new ConcurrentHashMap<>();
-  }
+  record Held(Hold hold, int[] counts) {}
 
   private final Locks locks;
   private final List<String> keys;
   private final Mode mode;
-  private final Owners owners;
+  /** What threads hold by all views of one {@link Locks}. */
+  private final ConcurrentHashMap<Owner, Held> owners;
 
-  LockView(Locks locks, List<String> keys, Mode mode, Owners owners) {
+  LockView(Locks locks, List<String> keys, Mode mode, ConcurrentHashMap<Owner, Held> owners) {
     this.locks = locks;
     this.keys = keys;
     this.mode = mode;
@@ -42,7 +38,7 @@ public final class LockView implements Lock {
 
   /** What this thread holds, or null. What was lost is held no more. */
   private Held held() {
-    Held held = owners.all.get(owner());
+    Held held = owners.get(owner());
     return held != null && held.hold.kept.check() == null ? held : null;
   }
 
@@ -86,8 +82,8 @@ public final class LockView implements Lock {
     }
     Held held = new Held(hold, new int[Mode.values().length]);
     Owner owner = owner();
-    owners.all.put(owner, held);
-    hold.kept.onEnd(problem -> owners.all.remove(owner, held));
+    owners.put(owner, held);
+    hold.kept.onEnd(problem -> owners.remove(owner, held));
     return held;
   }
 
@@ -166,7 +162,7 @@ public final class LockView implements Lock {
    */
   @Override
   public void unlock() {
-    Held held = owners.all.get(owner());
+    Held held = owners.get(owner());
     if (count(held, mode) == 0) {
       throw new IllegalMonitorStateException("this thread does not hold " + getName());
     }
@@ -216,7 +212,7 @@ public final class LockView implements Lock {
     if (info.mode() != mode) {
       return false;
     }
-    owners.all.forEach((owner, held) -> {
+    owners.forEach((owner, held) -> {
       if (owner.keys.equals(keys)) {
         held.hold.kept.finish(); // here, too, nobody holds it any more
       }

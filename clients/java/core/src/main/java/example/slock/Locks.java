@@ -8,12 +8,10 @@ import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.Executor;
 import java.util.concurrent.ForkJoinPool;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
-import java.util.function.Function;
 import java.util.function.LongFunction;
 
 /**
@@ -21,9 +19,6 @@ import java.util.function.LongFunction;
  * {@code LettuceLocks.of}, {@code JedisLocks.of}. All methods may be called by several threads at once.
  */
 public final class Locks implements AutoCloseable {
-  /** An acquisition that has begun. Without a hold, a try was refused. */
-  record Acquiring(Acquisition acquisition, CompletableFuture<Hold> hold) {}
-
   final Settings settings;
   final Reporter report;
   final Backend backend;
@@ -32,7 +27,7 @@ public final class Locks implements AutoCloseable {
   volatile boolean isClosed;
   private final Set<Acquisition> running = ConcurrentHashMap.newKeySet();
   private final Set<Kept> holds = ConcurrentHashMap.newKeySet();
-  private final LockView.Owners owners = new LockView.Owners();
+  private final ConcurrentHashMap<LockView.Owner, LockView.Held> owners = new ConcurrentHashMap<>();
 
   /** On the server or cluster of a transport. It sends nothing. */
   public Locks(Transport transport, Options options) {
@@ -83,14 +78,14 @@ public final class Locks implements AutoCloseable {
   public int release(List<String> keys, String token) {
     Request request = new Request(this, List.copyOf(keys), Mode.READ, settings).token(token);
     request.check();
-    return Caller.join(on -> backend.release(request, on));
+    return Caller.join(() -> backend.release(request));
   }
 
   /** Tells who holds the lock of the key and who waits for it, all of them. */
   public Info info(String key) {
     Settings.require(!key.isEmpty(), "a key must not be empty");
     String name = settings.prefix + key;
-    return Info.of(Caller.join(on -> query(name, List.of("SLOCK.INFO", name, "FULL", "COUNT", 0L), on)));
+    return Info.of(query(name, List.of("SLOCK.INFO", name, "FULL", "COUNT", 0L)));
   }
 
   /** Tells which locks are waited for whose names begin with the prefix, on all nodes, the longest wait first. */
@@ -98,7 +93,7 @@ public final class Locks implements AutoCloseable {
     List<Object> pages = new ArrayList<>();
     for (long cursor = 0; cursor >= 0;) {
       List<Object> words = List.of("SLOCK.QUEUES", "COUNT", 0L, "CURSOR", cursor);
-      List<?> replies = (List<?>) Caller.join(on -> query("", words, on));
+      List<?> replies = (List<?>) query("", words);
       pages.addAll(replies);
       // All nodes are asked from the least of their cursors on, so some may tell the same again.
       cursor = replies.stream().mapToLong(Info::cursor).filter(next -> next > 0).min().orElse(-1);
@@ -106,17 +101,17 @@ public final class Locks implements AutoCloseable {
     return Info.queues(pages, settings.prefix);
   }
 
-  private CompletableFuture<Object> query(String key, List<Object> words, Executor on) {
+  private Object query(String key, List<Object> words) {
     checkOpen(List.of());
     List<String> names = key.isEmpty() ? List.of() : List.of(key.substring(settings.prefix.length()));
-    return repeat(names, until -> servers.get(0).send(new Call(key, 1, words, List.of(), 0), until, on)
-        .thenApply(reply -> {
-          Server.number(reply.value());
-          if (key.isEmpty()) {
-            ((List<?>) reply.value()).forEach(Server::number);
-          }
-          return reply.value();
-        }), on);
+    Call call = new Call(key, words, List.of());
+    return Caller.join(() -> repeat(names, until -> servers.get(0).send(call, until).thenApply(reply -> {
+      Server.number(reply.value());
+      if (key.isEmpty()) {
+        ((List<?>) reply.value()).forEach(Server::number);
+      }
+      return reply.value();
+    })));
   }
 
   /**
@@ -141,8 +136,8 @@ public final class Locks implements AutoCloseable {
 
   /** Releases all holds, and closes. */
   public void closeAndRelease() {
-    Caller.join(on -> CompletableFuture.allOf(holds.stream().map(kept -> kept.release(on).exceptionally(error -> null))
-        .toArray(CompletableFuture[]::new)));
+    CompletableFuture.allOf(holds.stream().map(kept -> kept.release().exceptionally(error -> null))
+        .toArray(CompletableFuture[]::new)).join();
     close();
   }
 
@@ -163,68 +158,66 @@ public final class Locks implements AutoCloseable {
     }
   }
 
-  /** A future that is completed by the executor of the options. */
-  <T> CompletableFuture<T> told(CompletableFuture<T> result) {
-    return told(result, value -> value, value -> {});
-  }
-
-  /** As {@link #told}; a value that comes too late is given back. */
-  <T, U> CompletableFuture<U> told(CompletableFuture<T> result, Function<T, U> convert, Consumer<T> giveBack) {
-    CompletableFuture<U> future = new CompletableFuture<>();
+  /** A future that is completed by the executor of the options. A value that comes too late is given back. */
+  <T> CompletableFuture<T> told(CompletableFuture<T> result, Consumer<T> giveBack) {
+    CompletableFuture<T> future = new CompletableFuture<>();
     result.whenComplete((value, error) -> execute(() -> {
       if (error != null) {
         future.completeExceptionally(unwrap(error));
-      } else if (!future.complete(convert.apply(value))) {
+      } else if (!future.complete(value)) {
         giveBack.accept(value);
       }
     }));
     return future;
   }
 
-  <T> CompletableFuture<T> repeat(List<String> names, LongFunction<CompletableFuture<T>> attempt, Executor on) {
-    return servers.get(0).repeat(names, settings.retryFor, attempt, on);
+  <T> CompletableFuture<T> repeat(List<String> names, LongFunction<CompletableFuture<T>> attempt) {
+    return servers.get(0).repeat(names, settings.retryFor, attempt);
   }
 
   /** The part of a ttl that counts for the validity. */
   long counted(long ttl) {
-    return backend instanceof Quorum quorum ? quorum.counted(ttl) : Lease.counted(ttl);
+    return backend instanceof Quorum quorum ? quorum.counted(ttl) : Kept.counted(ttl);
   }
 
-  void begin(Acquisition acquisition) {
+  /** Runs an acquisition, which {@link #close} ends. */
+  CompletableFuture<Acquisition.Grant> run(Acquisition acquisition) {
     running.add(acquisition);
     if (isClosing) {
       acquisition.leave(new SlockException.Closed(acquisition.names));
     }
+    return acquisition.start().whenComplete((grant, error) -> running.remove(acquisition));
   }
 
-  void end(Acquisition acquisition) {
-    running.remove(acquisition);
-  }
-
-  Acquiring acquire(Request wanted, boolean isTry, Executor on) {
+  /** Without a hold, a try was refused. */
+  Acquisition.Running<Hold> acquire(Request wanted, boolean isTry) {
     wanted.check();
     Request request = wanted.metadata(wanted.settings.metadata()); // of this thread
-    Acquisition acquisition = backend.acquisition(request, isTry, on);
-    begin(acquisition);
-    CompletableFuture<Hold> hold = acquisition.start().handle((grant, failure) -> {
+    Acquisition acquisition = backend.acquisition(request, isTry);
+    return new Acquisition.Running<>(acquisition, run(acquisition).handle((grant, failure) -> {
       Throwable error = unwrap(failure);
-      if (error != null || grant == null) {
+      if (grant == null) {
         acquisition.abandon();
       }
-      end(acquisition);
       report.waited(request.label(), acquisition.began, error == null && grant == null, error);
       if (error != null) {
         throw Protocol.failure(error);
       }
-      return grant == null ? null
-          : new Hold(new Kept(this, acquisition.keeper(), acquisition.owner(), request.settings, request.mode, grant));
-    });
-    return new Acquiring(acquisition, hold);
+      return grant == null ? null : hold(request, grant);
+    }));
   }
 
-  CompletableFuture<Hold> adopt(Request request, Executor on) {
-    return backend.adopt(request, on).thenApply(adopted -> new Hold(
-        new Kept(this, adopted.keeper(), adopted.owner(), request.settings, request.mode, adopted.grant())));
+  CompletableFuture<Hold> adopt(Request request) {
+    return backend.adopt(request).thenApply(grant -> {
+      if (grant == null) {
+        throw new SlockException.NotHeld(request.keys, request.mode);
+      }
+      return hold(request, grant);
+    });
+  }
+
+  private Hold hold(Request request, Acquisition.Grant grant) {
+    return new Hold(new Kept(this, request.settings, request.mode, grant));
   }
 
   void watch(Kept kept) {

@@ -7,7 +7,7 @@ import java.util.concurrent.ThreadLocalRandom;
 public final class Polling {
   /** After errors that pass. */
   static final Polling AFTER_ERRORS = exponential(Duration.ofMillis(10), Duration.ofSeconds(1));
-  /** Of a request that cannot wait by a message. */
+  /** Of a request that cannot wait by a message, after a refusal. */
   static final Polling REFUSED = exponential(Duration.ofMillis(20), Duration.ofSeconds(1));
 
   private final long first;

@@ -24,7 +24,7 @@ final class Protocol {
   private static final Set<String> PASSING = Set.of("UNBLOCKED", "TRYAGAIN", "READONLY", "LOADING", "MASTERDOWN",
       "CLUSTERDOWN", "GRACE", "NOREPLICAS", "MISCONF", "MOVED", "ASK", "NOSUBSCRIBER");
   /** Errors that say neither that a reply is missing nor that it may come: also those of linkage, and of programming. */
-  private static final List<Class<?>> FINAL = List.of(SlockException.class, Signal.class, Transport.Unusable.class, Error.class,
+  private static final List<Class<?>> FINAL = List.of(SlockException.class, Signal.class, Error.class,
       NullPointerException.class, ClassCastException.class, IllegalArgumentException.class,
       UnsupportedOperationException.class, IndexOutOfBoundsException.class, IllegalStateException.class,
       RejectedExecutionException.class);
@@ -60,7 +60,7 @@ final class Protocol {
     }
 
     /** A command for one key or for several, by its two names. */
-    private List<Object> words(String single, String several) {
+    private Call call(String single, String several, List<?>... options) {
       List<Object> words = new ArrayList<>(keys.size() + 12);
       if (keys.size() == 1 && single != null) {
         words.add(single);
@@ -70,59 +70,47 @@ final class Protocol {
       }
       words.addAll(keys);
       words.add(token);
-      return words;
+      for (List<?> option : options) {
+        words.addAll(option);
+      }
+      return new Call(keys.get(0), words, List.of());
     }
 
-    private Call call(List<Object> words) {
-      return new Call(keys.get(0), words.get(1) instanceof Long ? 2 : 1, words, List.of(), 0);
+    private static List<?> option(boolean is, Object... words) {
+      return is ? List.of(words) : List.of();
+    }
+
+    private Call take(Mode mode, List<?>... options) {
+      return mode == Mode.READ ? call("SLOCK.RLOCK", "SLOCK.MRLOCK", options) : call("SLOCK.LOCK", "SLOCK.MLOCK", options);
     }
 
     /** Asks for the lock. */
     Call lock(Mode mode, Settings s) {
-      List<Object> words = mode == Mode.READ ? words("SLOCK.RLOCK", "SLOCK.MRLOCK") : words("SLOCK.LOCK", "SLOCK.MLOCK");
-      words.add(Clock.millis(s.ttl));
       String metadata = s.metadata();
-      if (!metadata.isEmpty()) {
-        words.add("META");
-        words.add(metadata);
-      }
-      if (s.limit != null) {
-        words.add("LIMIT");
-        words.add((long) s.limit);
-      }
-      return call(words);
+      return take(mode, List.of(Clock.millis(s.ttl)), option(!metadata.isEmpty(), "META", metadata),
+          s.limit == null ? List.of() : List.of("LIMIT", (long) s.limit));
     }
 
     /** Gives the fence of what the token holds in the mode, and never takes a lock. */
-    Call adopt(Mode mode, Settings s) {
-      Call call = lock(mode, s.with(o -> {
-        o.metadata = "";
-        o.limit = null;
-      }));
-      call.words().add("XX");
-      return call;
+    Call adopt(Mode mode, long ttl) {
+      return take(mode, List.of(Clock.millis(ttl), "XX"));
     }
 
     /** Has the hold with the fence (0: whatever the token holds) end a ttl from now, or, if it only lengthens, not before. */
     Call extend(long ttl, long fence, boolean lengthens) {
-      List<Object> words = words("SLOCK.EXTEND", "SLOCK.MEXTEND");
-      words.add(Clock.millis(ttl));
-      if (lengthens) {
-        words.add("GT");
-      }
-      return call(fenced(words, fence));
+      return call("SLOCK.EXTEND", "SLOCK.MEXTEND", List.of(Clock.millis(ttl)), option(lengthens, "GT"),
+          option(fence > 0, "FENCE", fence));
     }
 
     /** Makes the hold of a single key one of this mode. */
     Call change(Mode to, long ttl, long fence) {
-      List<Object> words = words(to == Mode.READ ? "SLOCK.DOWNGRADE" : "SLOCK.UPGRADE", null);
-      words.add(Clock.millis(ttl));
-      return call(fenced(words, fence));
+      return call(to == Mode.READ ? "SLOCK.DOWNGRADE" : "SLOCK.UPGRADE", null, List.of(Clock.millis(ttl)),
+          option(fence > 0, "FENCE", fence));
     }
 
     /** Ends a waiting upgrade. */
     Call withdraw() {
-      return call(words("SLOCK.CANCEL", null));
+      return call("SLOCK.CANCEL", null);
     }
 
     /**
@@ -130,21 +118,8 @@ final class Protocol {
      * the program's may be in use for another hold: it is not refused, and of it the hold with the fence ends, if that is known.
      */
     Call end(long fence) {
-      List<Object> words = words(null, "SLOCK.MUNLOCK");
-      if (!isGiven) {
-        words.add("REFUSE");
-        words.add(Clock.millis(REFUSE));
-        return call(words);
-      }
-      return call(fenced(words, fence));
-    }
-
-    private static List<Object> fenced(List<Object> words, long fence) {
-      if (fence > 0) {
-        words.add("FENCE");
-        words.add(fence);
-      }
-      return words;
+      return call(null, "SLOCK.MUNLOCK", option(!isGiven, "REFUSE", Clock.millis(REFUSE)),
+          option(isGiven && fence > 0, "FENCE", fence));
     }
   }
 
@@ -152,7 +127,7 @@ final class Protocol {
   static Call waiting(Call call, long wait, String channel, String tag) {
     List<Object> words = new ArrayList<>(call.words());
     words.addAll(List.of("WAIT", Clock.millis(wait), "NOTIFY", channel, tag));
-    return new Call(call.key(), call.keyAt(), words, List.of(), 0);
+    return new Call(call.key(), words, List.of());
   }
 
   /** The message {@code <n> <tag>}: n is a fence, 0, or the code of an error after a minus. */
@@ -195,9 +170,6 @@ final class Protocol {
 
   /** The error that the program gets. */
   static Throwable explain(Throwable error, List<String> keys) {
-    if (error instanceof Transport.Unusable && error.getCause() != null) {
-      return error.getCause();
-    }
     if (!(error instanceof ErrorReply reply)) {
       return error;
     }
@@ -212,10 +184,8 @@ final class Protocol {
 
   /** What an attempt ended with that is no error. */
   static final class Signal extends RuntimeException {
-    /** The request has to be sent again at once. */
+    /** The next attempt follows at once. */
     static final Signal AGAIN = new Signal("send again");
-    /** The lock was refused, and the request cannot wait by a message. */
-    static final Signal POLL = new Signal("poll");
     /** The caller has left. */
     static final Signal LEFT = new Signal("left");
 

@@ -1,21 +1,29 @@
 package example.slock;
 
+import static example.slock.Protocol.unwrap;
+
 import example.slock.Acquisition.Grant;
+import example.slock.Protocol.Owner;
+import example.slock.Protocol.Signal;
 import example.slock.SlockException.NodeReply;
+import example.slock.Transport.Call;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.Executor;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Predicate;
+import java.util.stream.IntStream;
 
 /** Several independent servers, and arithmetic. The algorithm is that of redsync and of the Redis documentation. */
 final class Quorum implements Backend {
-  final List<Server> nodes;
-  final Settings settings;
+  private final Locks locks;
+  private final Settings settings;
 
   Quorum(Locks locks) {
-    nodes = locks.servers;
-    settings = locks.settings;
+    this.locks = locks;
+    this.settings = locks.settings;
   }
 
   /** The part of a ttl that counts for the validity. */
@@ -28,33 +36,54 @@ final class Quorum implements Backend {
     Settings.require(counted(r.settings.ttl) > 0, "the ttl of a quorum must be above 2 ms and the drift");
   }
 
+  /** Each attempt has an owner token of its own, and ends what it got in vain. */
   @Override
-  public Acquisition acquisition(Request request, boolean isTry, Executor on) {
-    return new QuorumAcquisition(this, request, isTry, on);
-  }
+  public Acquisition acquisition(Request request, boolean isTry) {
+    return new Acquisition(locks, request.keys, request.settings, isTry) {
+      private Tally lastTally;
 
-  @Override
-  public CompletableFuture<Adopted> adopt(Request r, Executor on) {
-    Votes votes = new Votes(this, r);
-    return votes.ask(r.settings.ttl, tally -> false,
-        (node, until) -> node.take(votes.owner.adopt(r.mode, r.settings), until)).thenCompose(tally -> {
+      @Override
+      CompletableFuture<Grant> failed(boolean isPastDeadline) {
+        return lastTally == null ? super.failed(isPastDeadline)
+            : CompletableFuture.failedFuture(lastTally.missed(names, Clock.now() - began));
+      }
+
+      @Override
+      CompletableFuture<Grant> attempt() {
+        Votes votes = new Votes(request);
+        return votes.attempt(this).thenCompose(tally -> {
+          lastTally = tally;
+          last = null;
           if (tally.isGranted()) {
-            return CompletableFuture.completedFuture(new Adopted(votes, votes.owner, new Grant(0, votes.sent)));
+            return CompletableFuture.completedFuture(votes.grant());
+          } else if (tally.isRefused() && isTry) {
+            return CompletableFuture.completedFuture(null);
+          } else if (tally.isRefused()) {
+            contact = Clock.now();
+          } else {
+            last = new TimeoutException("too few nodes replied");
           }
-          return CompletableFuture.failedFuture(tally.isRefused() ? new SlockException.NotHeld(r.keys, r.mode)
-              : tally.missed(r.keys, Clock.now() - votes.sent));
+          long pause = isOnce || tally.isFinal() ? -1 : Quorum.this.settings.polling.pause(polls++);
+          return pause < 0 ? failed(false) : pause(pause);
         });
+      }
+    };
   }
 
   @Override
-  public CompletableFuture<Integer> release(Request r, Executor on) {
-    Votes votes = new Votes(this, r);
-    return votes.ask(r.settings.ttl, tally -> false, (node, until) -> node.release(votes.owner, until))
-        .thenApply(tally -> (int) tally.count(NodeReply::granted));
+  public CompletableFuture<Grant> adopt(Request r) {
+    Votes votes = new Votes(r);
+    Call call = votes.owner.adopt(r.mode, r.settings.ttl);
+    return votes.decide(r.settings.ttl, (node, until) -> node.take(call, until)).thenApply(isHeld -> isHeld ? votes.grant() : null);
+  }
+
+  @Override
+  public CompletableFuture<Integer> release(Request r) {
+    return new Votes(r).releaseAll().thenApply(tally -> (int) tally.count(NodeReply::granted));
   }
 
   /** The replies of all nodes. Those that have not replied have an error that says that nothing came. */
-  record Tally(List<NodeReply> replies) {
+  private record Tally(List<NodeReply> replies) {
     long count(Predicate<NodeReply> is) {
       return replies.stream().filter(is).count();
     }
@@ -96,64 +125,163 @@ final class Quorum implements Backend {
     }
   }
 
-  /** An acquisition at a quorum: each attempt has an owner token of its own. */
-  private static final class QuorumAcquisition extends Acquisition {
-    private final Quorum quorum;
+  /** A question to one node, whose answer is whether it granted. */
+  private interface Question {
+    CompletableFuture<Boolean> ask(Vote node, long until);
+  }
+
+  /**
+   * What one node gave.
+   *
+   * @param isAsked a command that asks for the lock is on its way
+   * @param fence 0: none
+   */
+  private record Vote(Server server, AtomicBoolean isAsked, AtomicLong fence) {
+    /** Sends a command that gives a fence or 0. */
+    CompletableFuture<Boolean> take(Call call, long until) {
+      if (isAsked.getAndSet(true)) { // the command before has no reply yet
+        return CompletableFuture.failedFuture(new TimeoutException("the connection is silent"));
+      }
+      return server.number(call, until).handle((answer, failure) -> {
+        isAsked.set(false);
+        boolean isGone = Set.of("WRONGMODE", "NOTHELD", "WRONGTYPE").contains(Protocol.code(unwrap(failure)));
+        if (failure != null && !isGone) {
+          throw Protocol.failure(unwrap(failure));
+        }
+        fence.set(isGone ? 0 : answer.number());
+        return fence.get() > 0;
+      });
+    }
+
+    /** Ends the hold here, in the background if the node does not reply in time. */
+    CompletableFuture<Boolean> release(Owner owner, long until) {
+      Call call = owner.end(fence.getAndSet(0));
+      return server.number(call, until).thenApply(answer -> answer.number() > 0).whenComplete((was, error) -> {
+        if (Protocol.passes(unwrap(error))) {
+          server.deliver(call, Protocol.REFUSE);
+        }
+      });
+    }
+  }
+
+  /** What the nodes gave one owner: where a hold is kept. */
+  final class Votes implements Keeper {
     private final Request request;
-    private Votes votes;
-    private Tally lastTally;
+    private final Owner owner;
+    /** Before the first command was sent. */
+    private final long sent = Clock.now();
+    private final List<Vote> nodes =
+        locks.servers.stream().map(server -> new Vote(server, new AtomicBoolean(), new AtomicLong())).toList();
 
-    QuorumAcquisition(Quorum quorum, Request request, boolean isTry, Executor on) {
-      super(quorum.settings, request.keys, request.settings, isTry, on);
-      this.quorum = quorum;
+    private Votes(Request request) {
       this.request = request;
-      polling = quorum.settings.polling;
+      this.owner = Owner.of(request.keys, request.settings);
     }
 
-    @Override
-    Keeper keeper() {
-      return votes;
+    private Grant grant() {
+      return new Grant(this, owner, 0, sent);
     }
 
-    @Override
-    Protocol.Owner owner() {
-      return votes.owner;
+    List<Long> fences() {
+      return nodes.stream().map(node -> node.fence.get()).toList();
     }
 
-    /** An attempt that failed has been ended. */
-    @Override
-    void abandon() {}
-
-    @Override
-    CompletableFuture<Throwable> failed(boolean isTimedOut) {
-      return CompletableFuture.completedFuture(lastTally == null ? Server.noAnswer(names, Clock.now() - began, last)
-          : lastTally.missed(names, Clock.now() - began));
-    }
-
-    @Override
-    CompletableFuture<Grant> send() {
-      votes = new Votes(quorum, request);
-      return votes.attempt(this).handle((tally, error) -> {
-        if (error != null) {
-          throw Protocol.failure(Protocol.unwrap(error));
+    /**
+     * Asks all nodes at once. It gives the replies that came until they were enough, or the time for nodes was over: a node that
+     * has not replied by then may still do so. A connection is not silent because a reply takes longer than that time.
+     */
+    private CompletableFuture<Tally> ask(long ttl, Predicate<Tally> isEnough, Question question) {
+      long byDefault = Math.min(Math.max(ttl / 20, 50 * Clock.MS), settings.retryFor);
+      long timeout = Math.min(settings.nodeTimeout > 0 ? settings.nodeTimeout : byDefault, ttl / 10 * 9);
+      long until = Clock.now() + Math.max(timeout, Server.TRY);
+      NodeReply[] came = nodes.stream().map(node -> new NodeReply(node.server.topology.name(), false,
+          new TimeoutException("the node is silent"))).toArray(NodeReply[]::new);
+      CompletableFuture<Tally> result = new CompletableFuture<>();
+      CompletableFuture<?>[] asked = IntStream.range(0, came.length).mapToObj(
+          // A connection that ended while nobody used it says nothing of its node.
+          n -> question.ask(nodes.get(n), until).exceptionallyCompose(error -> Server.isBroken(unwrap(error))
+              ? question.ask(nodes.get(n), until) : CompletableFuture.failedFuture(error)).handle((granted, error) -> {
+                Tally tally;
+                synchronized (came) {
+                  came[n] = new NodeReply(came[n].node(), error == null && granted, unwrap(error));
+                  tally = new Tally(List.of(came));
+                }
+                return isEnough.test(tally) && result.complete(tally);
+              })).toArray(CompletableFuture[]::new);
+      Runnable end = () -> {
+        synchronized (came) {
+          result.complete(new Tally(List.of(came)));
         }
-        lastTally = tally;
-        last = null;
-        if (isLeft()) {
-          return CompletableFuture.<Grant>failedFuture(Protocol.Signal.LEFT);
-        } else if (tally.isGranted()) {
-          return CompletableFuture.completedFuture(new Grant(0, votes.sent));
-        } else if (tally.isRefused() && isTry) {
-          return CompletableFuture.<Grant>completedFuture(null);
-        } else if (isOnce || tally.isFinal()) {
-          return failed(false).thenCompose(CompletableFuture::<Grant>failedFuture);
-        } else if (tally.isRefused()) {
-          contact = Clock.now();
-        } else {
-          last = new TimeoutException("too few nodes replied");
+      };
+      CompletableFuture.allOf(asked).thenRun(end);
+      var timer = Clock.after(timeout, end);
+      result.whenComplete((tally, error) -> timer.cancel(false));
+      return result;
+    }
+
+    /** Asks all nodes at once, and tells whether a majority says so. It fails if there is none for either. */
+    private CompletableFuture<Boolean> decide(long ttl, Question question) {
+      long began = Clock.now();
+      return ask(ttl, Tally::isCertain, question).thenApply(tally -> {
+        if (!tally.isCertain()) {
+          throw tally.missed(owner.names(), Clock.now() - began);
         }
-        return CompletableFuture.<Grant>failedFuture(Protocol.Signal.POLL);
+        return tally.isGranted();
+      });
+    }
+
+    /** Asks all nodes once for the lock. Without a majority in time it ends what they gave. */
+    private CompletableFuture<Tally> attempt(Acquisition acquisition) {
+      long ttl = request.settings.ttl;
+      Call call = owner.lock(request.mode, request.settings);
+      Predicate<Tally> isEnough = tally -> tally.isGranted() || settings.failFast && tally.isOutOfReach();
+      return acquisition.pend(ask(ttl, isEnough, (node, until) -> node.take(call, until))).handle((tally, failure) -> {
+        boolean isInTime = Clock.now() - sent < counted(ttl) && !acquisition.isLeft();
+        if (isInTime && tally.isGranted()) {
+          return CompletableFuture.completedFuture(tally); // the other nodes may still grant
+        }
+        // It waits, because the next attempt would find what this one holds.
+        return releaseAll().thenApply(ended -> {
+          if (acquisition.isLeft()) {
+            throw Signal.LEFT;
+          }
+          return tally.inVain();
+        });
       }).thenCompose(done -> done);
+    }
+
+    private CompletableFuture<Tally> releaseAll() {
+      return ask(request.settings.ttl, tally -> false, (node, until) -> node.release(owner, until));
+    }
+
+    /**
+     * Counts the nodes that still have the hold with the fence that they gave. All are sent the command that asks for the lock:
+     * for the same owner token it extends the hold, and it brings a node back that has lost it.
+     */
+    @Override
+    public CompletableFuture<Server.Answer> extend(Owner owner, long ttl, long fence, Settings wanted, long end) {
+      Call call = owner.lock(request.mode, wanted.with(s -> s.ttl = ttl));
+      long now = Clock.now();
+      return decide(ttl, (node, until) -> {
+        long before = node.fence.get();
+        return node.take(call, until).handle((granted, failure) -> {
+          if (failure != null && !Protocol.code(unwrap(failure)).equals("GRACE")) {
+            throw Protocol.failure(unwrap(failure));
+          } // during its grace a node gives no new hold: it has not got this one
+          return failure == null && before != 0 && node.fence.get() == before;
+        });
+      }).thenApply(isHeld -> new Server.Answer(isHeld ? 1 : 0, now, true));
+    }
+
+    @Override
+    public CompletableFuture<Boolean> end(Owner owner, long fence, long after) {
+      return decide(request.settings.ttl, (node, until) -> after > 0
+          ? node.server.end(owner, node.fence.get(), after) : node.release(owner, until));
+    }
+
+    @Override
+    public void endLater(Owner owner, long fence, long after) {
+      end(owner, fence, after);
     }
   }
 }

@@ -4,7 +4,6 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
-import java.util.function.Function;
 
 /**
  * What is wanted: keys, a mode and options. It sends nothing, is never changed, and may be used many times and by
@@ -61,7 +60,7 @@ public final class Request extends RequestOptions<Request> {
   }
 
   Hold join(boolean isTry) {
-    return Caller.join(on -> locks.acquire(this, isTry, on).hold());
+    return Caller.join(() -> locks.acquire(this, isTry).result());
   }
 
   /** Sends the request once. It gives nothing if others hold the lock or wait for it. */
@@ -74,9 +73,7 @@ public final class Request extends RequestOptions<Request> {
     if (Thread.interrupted()) {
       throw new InterruptedException();
     }
-    Caller caller = new Caller();
-    Locks.Acquiring acquiring = locks.acquire(this, isTry, caller);
-    return acquiring.acquisition().await(caller, acquiring.hold());
+    return Caller.begin(() -> locks.acquire(this, isTry)).await();
   }
 
   /**
@@ -84,21 +81,14 @@ public final class Request extends RequestOptions<Request> {
    * {@link Options#executor}.
    */
   public CompletableFuture<Hold> acquireAsync() {
-    return async(false, hold -> hold);
+    return locks.acquire(this, false).async(Hold::releaseAsync);
   }
 
   /** As {@link #tryAcquire}, without a thread that waits. */
   public CompletableFuture<Optional<Hold>> tryAcquireAsync() {
-    return async(true, Optional::ofNullable);
-  }
-
-  private <T> CompletableFuture<T> async(boolean isTry, Function<Hold, T> convert) {
-    Locks.Acquiring acquiring = locks.acquire(this, isTry, Runnable::run);
-    return acquiring.acquisition().cancellable(locks.told(acquiring.hold(), convert, hold -> {
-      if (hold != null) {
-        hold.releaseAsync();
-      }
-    }));
+    Acquisition.Running<Hold> running = locks.acquire(this, true);
+    return new Acquisition.Running<>(running.acquisition(), running.result().thenApply(Optional::ofNullable))
+        .async(hold -> hold.ifPresent(Hold::releaseAsync));
   }
 
   /**
@@ -126,7 +116,7 @@ public final class Request extends RequestOptions<Request> {
   public Hold adopt(String token) {
     Request own = token(token);
     own.check();
-    return Caller.join(on -> locks.adopt(own, on));
+    return Caller.join(() -> locks.adopt(own));
   }
 
   void check() {

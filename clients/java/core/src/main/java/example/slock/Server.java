@@ -4,14 +4,11 @@ import static example.slock.Protocol.unwrap;
 
 import example.slock.Acquisition.Grant;
 import example.slock.Protocol.Owner;
-import example.slock.Protocol.Signal;
 import example.slock.Transport.Call;
 import example.slock.Transport.ErrorReply;
 import java.util.ArrayDeque;
 import java.util.List;
-import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.Executor;
 import java.util.concurrent.TimeoutException;
 import java.util.function.LongFunction;
 
@@ -30,11 +27,12 @@ final class Server implements Backend, Keeper {
    */
   record Answer(long number, long sent, boolean isAlone) {}
 
+  private record End(Call call, long until) {}
+
   final Transport transport;
   final Transport.Topology topology;
   final Locks locks;
-  final Settings settings;
-  final Listener listener;
+  final Listener listener = new Listener(this);
   private final ArrayDeque<End> ends = new ArrayDeque<>();
   private int ending;
 
@@ -42,54 +40,34 @@ final class Server implements Backend, Keeper {
     this.transport = transport;
     this.topology = transport.topology();
     this.locks = locks;
-    this.settings = locks.settings;
-    this.listener = new Listener(this);
   }
 
-  /** Sends a call once, and waits for the reply until a moment. Completing the future otherwise ends that. */
-  CompletableFuture<Transport.Reply> send(Call call, long until, Executor on) {
-    CompletableFuture<Transport.Reply> result = new CompletableFuture<>();
-    long limit = until - Clock.now();
-    CompletableFuture<Transport.Reply> sent;
+  /** Sends a call once, and waits for the reply until a moment. */
+  CompletableFuture<Transport.Reply> send(Call call, long until) {
+    CompletableFuture<Transport.Reply> reply;
+    boolean mayBlock = Caller.isWaiting() && locks.backend == this; // nodes of a quorum are asked at once
     try {
-      sent = transport.call(new Call(call.key(), call.keyAt(), call.words(), call.then(), Math.max(limit, Clock.MS)),
-          on instanceof Caller caller ? caller::block : null).toCompletableFuture();
+      reply = transport.call(call, Math.max(until - Clock.now(), Clock.MS), mayBlock).toCompletableFuture();
     } catch (RuntimeException | Error e) {
-      sent = CompletableFuture.failedFuture(e);
+      reply = CompletableFuture.failedFuture(e);
     }
-    CompletableFuture<Transport.Reply> reply = sent;
-    if (!reply.isDone()) {
-      Runnable timer = Clock.limit(until, () -> result.completeExceptionally(silent()));
-      result.whenComplete((value, error) -> {
-        timer.run();
-        if (error != null) {
-          reply.cancel(true);
-        }
-      });
-    }
-    reply.whenComplete((value, failure) -> {
-      Throwable error = unwrap(failure);
-      boolean isLate = error instanceof CancellationException || error instanceof TimeoutException;
-      if (error == null) {
-        result.complete(value);
-      } else {
-        result.completeExceptionally(isLate ? silent() : error);
+    return reply.handle((value, failure) -> {
+      Throwable error = isSilent(unwrap(failure)) ? new TimeoutException("the connection is silent") : unwrap(failure);
+      locks.report.reached(error);
+      if (error != null) {
+        throw Protocol.failure(error);
       }
+      return value;
     });
-    result.whenComplete((value, error) -> {
-      if (unwrap(error) != Signal.LEFT) {
-        locks.report.reached(unwrap(error));
-      }
-    });
-    return result;
-  }
-
-  private static TimeoutException silent() {
-    return new TimeoutException("the connection is silent");
   }
 
   static boolean isSilent(Throwable error) {
     return error instanceof TimeoutException;
+  }
+
+  /** Whether a connection has ended. */
+  static boolean isBroken(Throwable error) {
+    return Protocol.passes(error) && !isSilent(error) && !(error instanceof ErrorReply);
   }
 
   /** The later of two errors, unless it only says that nothing came. */
@@ -98,10 +76,9 @@ final class Server implements Backend, Keeper {
   }
 
   /** Sends one command once. An error reply is the error of the future. */
-  CompletableFuture<Answer> number(Call call, long until, Executor on) {
+  CompletableFuture<Answer> number(Call call, long until) {
     long sent = Clock.now();
-    CompletableFuture<Transport.Reply> reply = send(call, until, on);
-    return linked(reply, reply.thenApply(r -> new Answer(number(r.value()), sent, r.isAlone())));
+    return send(call, until).thenApply(reply -> new Answer(number(reply.value()), sent, reply.isAlone()));
   }
 
   static long number(Object value) {
@@ -111,68 +88,24 @@ final class Server implements Backend, Keeper {
     return value instanceof Long number ? number : 0;
   }
 
-  /** Who completes the result leaves the source, too. */
-  private static <T> CompletableFuture<T> linked(CompletableFuture<?> source, CompletableFuture<T> result) {
-    result.whenComplete((value, error) -> {
-      if (!source.isDone()) {
-        source.completeExceptionally(unwrap(error) == null ? Signal.LEFT : unwrap(error));
-      }
-    });
-    return result;
-  }
-
   /** Sends one command until it is answered, for a time. */
-  CompletableFuture<Answer> ask(List<String> names, long limit, Call call, Executor on) {
-    return repeat(names, limit, until -> number(call, until, on), on);
+  CompletableFuture<Answer> ask(List<String> names, long time, Call call) {
+    return repeat(names, time, until -> number(call, until));
   }
 
   /** Tries until there is an answer, for a time. Then the error is a {@link SlockException.NoAnswer} about the names. */
-  <T> CompletableFuture<T> repeat(List<String> names, long limit, LongFunction<CompletableFuture<T>> attempt, Executor on) {
-    CompletableFuture<T> result = new CompletableFuture<>();
-    new Repetition<>(names, limit, attempt, on, result).run();
-    return result;
-  }
-
-  private final class Repetition<T> implements Runnable {
-    private final List<String> names;
-    private final long limit;
-    private final LongFunction<CompletableFuture<T>> attempt;
-    private final Executor on;
-    private final CompletableFuture<T> result;
-    private final long began = Clock.now();
-    private Throwable last;
-    private int failures;
-
-    Repetition(List<String> names, long limit, LongFunction<CompletableFuture<T>> attempt, Executor on,
-        CompletableFuture<T> result) {
-      this.names = names;
-      this.limit = limit;
-      this.attempt = attempt;
-      this.on = on;
-      this.result = result;
-    }
-
-    @Override
-    public void run() {
-      CompletableFuture<T> sent = attempt.apply(Math.min(Clock.plus(began, limit), Clock.now() + TRY));
-      sent.whenCompleteAsync((value, error) -> next(value, unwrap(error)), on);
-    }
-
-    private void next(T value, Throwable error) {
-      if (error == null) {
-        result.complete(value);
-      } else if (!Protocol.passes(error)) {
-        result.completeExceptionally(Protocol.explain(error, names));
-      } else {
-        last = moreTelling(last, error);
-        long pause = Polling.AFTER_ERRORS.pause(failures++);
-        if (Clock.now() + pause - began >= limit || locks.isClosed) {
-          result.completeExceptionally(noAnswer(names, limit, last));
-        } else {
-          Clock.after(pause, () -> on.execute(this));
-        }
+  <T> CompletableFuture<T> repeat(List<String> names, long time, LongFunction<CompletableFuture<T>> attempt) {
+    return new Repetition<T>(locks, names) {
+      @Override
+      CompletableFuture<T> attempt() {
+        return attempt.apply(Math.min(limit(), Clock.now() + TRY));
       }
-    }
+
+      @Override
+      long limit() {
+        return Clock.plus(began, time);
+      }
+    }.start();
   }
 
   static SlockException noAnswer(List<String> names, long within, Throwable last) {
@@ -182,33 +115,20 @@ final class Server implements Backend, Keeper {
 
   // --- ends
 
-  private static final class End {
-    final Call call;
-    final long until;
-    long due;
-    int failures;
-
-    End(Call call, long until) {
-      this.call = call;
-      this.until = until;
-    }
-  }
-
   /** Sends a command in the background until it is answered, for a time, with growing pauses. */
   void deliver(Call call, long time) {
-    End end = new End(new Call(call.key(), call.keyAt(), call.words(), List.of(), 0), Clock.now() + time);
     synchronized (ends) {
-      ends.addFirst(end);
+      ends.addFirst(new End(call, Clock.plus(Clock.now(), time)));
       if (ending == MOST_ENDING) {
         return;
       }
       ending++;
     }
-    deliverNext();
+    deliverNext(0);
   }
 
-  /** Takes the next end, or leaves. It runs for up to so many at once. */
-  private void deliverNext() {
+  /** Takes the next end, or leaves. It runs for up to so many at once; each pauses after failures. */
+  private void deliverNext(int failures) {
     End end;
     synchronized (ends) {
       end = ends.poll();
@@ -217,22 +137,14 @@ final class Server implements Backend, Keeper {
         return;
       }
     }
-    if (end.due > Clock.now() && !locks.isClosed) {
-      Clock.after(end.due - Clock.now(), () -> deliver(end));
-    } else {
-      deliver(end);
-    }
-  }
-
-  private void deliver(End end) {
-    number(end.call, Math.min(end.until, Clock.now() + TRY), Runnable::run).whenComplete((answer, error) -> {
-      end.due = Clock.now() + Polling.AFTER_ERRORS.pause(end.failures++);
-      if (Protocol.passes(unwrap(error)) && end.due < end.until && !locks.isClosed) {
+    number(end.call, Math.min(end.until, Clock.now() + TRY)).whenComplete((answer, error) -> {
+      boolean isOpen = Protocol.passes(unwrap(error)) && Clock.now() < end.until && !locks.isClosed;
+      if (isOpen) {
         synchronized (ends) {
           ends.addLast(end);
         }
       }
-      Clock.after(0, this::deliverNext);
+      Clock.after(isOpen ? Polling.AFTER_ERRORS.pause(failures) : 0, () -> deliverNext(isOpen ? failures + 1 : 0));
     });
   }
 
@@ -246,28 +158,27 @@ final class Server implements Backend, Keeper {
   // --- as the backend of requests
 
   @Override
-  public Acquisition acquisition(Request r, boolean isTry, Executor on) {
+  public Acquisition acquisition(Request r, boolean isTry) {
     Owner owner = Owner.of(r.keys, r.settings);
-    return new ServerAcquisition(this, owner, owner.lock(r.mode, r.settings), r.settings, isTry, on);
+    return new ServerAcquisition(this, owner, owner.lock(r.mode, r.settings), r.settings, isTry);
   }
 
   @Override
-  public CompletableFuture<Adopted> adopt(Request r, Executor on) {
+  public CompletableFuture<Grant> adopt(Request r) {
     Owner owner = Owner.of(r.keys, r.settings);
-    return ask(r.keys, settings.retryFor, owner.adopt(r.mode, r.settings), on).handle((answer, failure) -> {
-      boolean isWrong = unwrap(failure) instanceof SlockException.WrongMode;
-      if (failure != null && !isWrong) {
-        throw Protocol.failure(unwrap(failure));
-      } else if (isWrong || answer.number() == 0) {
-        throw new SlockException.NotHeld(r.keys, r.mode);
+    return ask(r.keys, locks.settings.retryFor, owner.adopt(r.mode, r.settings.ttl)).handle((answer, failure) -> {
+      if (failure == null) {
+        return answer.number() == 0 ? null : new Grant(this, owner, answer.number(), answer.sent());
+      } else if (unwrap(failure) instanceof SlockException.WrongMode) {
+        return null;
       }
-      return new Adopted(this, owner, new Grant(answer.number(), answer.sent()));
+      throw Protocol.failure(unwrap(failure));
     });
   }
 
   @Override
-  public CompletableFuture<Integer> release(Request r, Executor on) {
-    return ask(r.keys, settings.retryFor, Owner.of(r.keys, r.settings).end(0), on).thenApply(answer -> (int) answer.number());
+  public CompletableFuture<Integer> release(Request r) {
+    return ask(r.keys, locks.settings.retryFor, Owner.of(r.keys, r.settings).end(0)).thenApply(answer -> (int) answer.number());
   }
 
   @Override
@@ -280,44 +191,44 @@ final class Server implements Backend, Keeper {
   // --- as a keeper of holds
 
   @Override
-  public CompletableFuture<Answer> extend(Owner owner, Extension e, long until, Executor on) {
-    Settings s = e.wanted();
+  public CompletableFuture<Answer> extend(Owner owner, long ttl, long fence, Settings s, long until) {
     if (s.minReplicas == 0) {
-      return number(owner.extend(e.ttl(), e.fence(), true), until, on);
+      return number(owner.extend(ttl, fence, true), until);
     }
     // WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would write
     // nothing, and any replica would do.
-    Call call = owner.extend(e.ttl() + Clock.MS, e.fence(), true);
-    call = new Call(call.key(), call.keyAt(), call.words(),
-        List.of("WAIT", (long) s.minReplicas, Clock.millis(s.replicaTimeout)), 0);
+    Call call = owner.extend(ttl + Clock.MS, fence, true);
+    List<Object> then = List.of("WAIT", (long) s.minReplicas, Clock.millis(s.replicaTimeout));
     long sent = Clock.now();
-    CompletableFuture<Transport.Reply> reply = send(call, Clock.plus(until, s.replicaTimeout), on);
-    return linked(reply, reply.thenApply(r -> {
-      long extended = number(r.value());
-      if (extended > 0 && number(r.then()) < s.minReplicas) {
+    return send(new Call(call.key(), call.words(), then), Clock.plus(until, s.replicaTimeout)).thenApply(reply -> {
+      long extended = number(reply.value());
+      if (extended > 0 && number(reply.then()) < s.minReplicas) {
         throw new SlockException.TooFewReplicas(owner.names(),
-            r.then() + " of " + s.minReplicas + " replicas acknowledged", null);
+            reply.then() + " of " + s.minReplicas + " replicas acknowledged", null);
       }
       return new Answer(extended, sent, false);
-    }));
+    });
   }
 
   @Override
-  public CompletableFuture<Boolean> end(Owner owner, long fence, long after, boolean isWaitedFor, Executor on) {
-    Call call = after > 0 ? owner.extend(after, fence, false) : owner.end(fence);
-    long whole = after > 0 ? 1 : owner.keys().size();
-    long most = after > 0 ? after : Protocol.REFUSE;
-    if (!isWaitedFor) {
-      deliver(call, most);
-      return CompletableFuture.completedFuture(true);
-    }
+  public CompletableFuture<Boolean> end(Owner owner, long fence, long after) {
+    Call call = call(owner, fence, after);
     boolean[] wasAlone = {true};
-    CompletableFuture<Answer> answer = repeat(owner.names(), settings.retryFor,
-        until -> number(call, until, on).whenComplete((a, error) -> wasAlone[0] &= error == null && a.isAlone()), on);
-    return answer.whenComplete((a, error) -> {
-      if (unwrap(error) instanceof SlockException.NoAnswer) {
-        deliver(call, most);
-      } // The server does not remember the end of a token of the program's: of two copies the second finds nothing.
-    }).thenApply(a -> a.number() == whole || owner.isGiven() && !wasAlone[0]);
+    return repeat(owner.names(), locks.settings.retryFor,
+        until -> number(call, until).whenComplete((answer, error) -> wasAlone[0] &= error == null && answer.isAlone()))
+            .whenComplete((answer, error) -> {
+              if (unwrap(error) instanceof SlockException.NoAnswer) {
+                endLater(owner, fence, after);
+              } // The server does not remember the end of a token of the program's: of two copies the second finds nothing.
+            }).thenApply(answer -> answer.number() == (after > 0 ? 1 : owner.keys().size()) || owner.isGiven() && !wasAlone[0]);
+  }
+
+  @Override
+  public void endLater(Owner owner, long fence, long after) {
+    deliver(call(owner, fence, after), after > 0 ? after : Protocol.REFUSE);
+  }
+
+  private static Call call(Owner owner, long fence, long after) {
+    return after > 0 ? owner.extend(after, fence, false) : owner.end(fence);
   }
 }

@@ -2,7 +2,6 @@ package example.slock;
 
 import java.util.List;
 import java.util.concurrent.CompletionStage;
-import java.util.concurrent.Executor;
 import java.util.function.Consumer;
 
 /**
@@ -11,13 +10,14 @@ import java.util.function.Consumer;
  */
 public interface Transport {
   /**
-   * Sends a command, perhaps more than once. The reply fails if none came: with {@link Unusable} or an {@link Error} if that
-   * cannot change, and with anything else if the command may be sent again. The caller cancels the future if it waits no
-   * longer; what was sent may be carried out later.
+   * Sends a command, perhaps more than once. The reply fails if none came: with an {@link IllegalStateException} or an
+   * {@link Error} if that cannot change, with a {@link java.util.concurrent.TimeoutException} after the limit, and with anything
+   * else if the command may be sent again. What was sent may be carried out later.
    *
-   * @param blocking runs what blocks, on the thread of the caller; null: it must run on threads of the transport
+   * @param limit how long the caller waits, in ns
+   * @param mayBlock the thread that calls waits for the reply anyway, so the command may block it until the limit
    */
-  CompletionStage<Reply> call(Call call, Executor blocking);
+  CompletionStage<Reply> call(Call call, long limit, boolean mayBlock);
 
   /**
    * Subscribes to a channel by SSUBSCRIBE, on the primary that has the channel's slot. It does not wait for the server.
@@ -25,6 +25,11 @@ public interface Transport {
    * What is returned ends the subscription, and replaces the connection of those that share it.
    */
   Runnable listen(String channel, Consumer<String> heard, Runnable changed);
+
+  /** The slot of a key or a channel in a cluster; -1 without a cluster. */
+  default int slot(String key) {
+    return -1;
+  }
 
   /** Describes the servers. It fails if the client cannot be used. */
   Topology topology();
@@ -35,14 +40,12 @@ public interface Transport {
   /**
    * A command.
    *
-   * @param key tells which primary has to have it. If it is empty, the command goes to each primary, and the reply is a
-   *     list of theirs
-   * @param keyAt the position of the key among the words, counted from 0 for the name
+   * @param key tells which primary has to have it, and is the first String among the arguments. If it is empty, the command
+   *     goes to each primary, and the reply is a list of theirs
    * @param words the command with its arguments, each a String or a Long
    * @param then a command that follows over the same connection, if it is not empty
-   * @param limit how long the caller waits, in ns
    */
-  record Call(String key, int keyAt, List<Object> words, List<Object> then, long limit) {}
+  record Call(String key, List<Object> words, List<Object> then) {}
 
   /**
    * What came back.
@@ -57,11 +60,10 @@ public interface Transport {
    * The servers behind a transport.
    *
    * @param name the address for texts of errors
-   * @param isCluster keys and channels belong to slots
    * @param hasFailover another server, which may lack some locks, can take over while the former one still replies, as with
    *     Sentinel. Then {@link Locks} listens while there are holds, and confirms them after a change
    */
-  record Topology(String name, boolean isCluster, boolean hasFailover) {}
+  record Topology(String name, boolean hasFailover) {}
 
   /** An error reply of the server. Its text begins with the code. */
   final class ErrorReply extends RuntimeException {
@@ -73,14 +75,6 @@ public interface Transport {
     /** The first word. */
     public String code() {
       return getMessage().split(" ", 2)[0];
-    }
-  }
-
-  /** The client cannot be used any more, for example because the program has closed it. */
-  final class Unusable extends RuntimeException {
-    /** The error of the client library. */
-    public Unusable(String text, Throwable cause) {
-      super(text, cause);
     }
   }
 }

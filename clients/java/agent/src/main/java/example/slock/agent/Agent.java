@@ -284,8 +284,7 @@ public final class Agent {
       }
     }
     List<Object> words = List.copyOf(r.command);
-    Object reply = o.memory.call(new Transport.Call("memory", 0, words, List.of(), 0), null).toCompletableFuture().join()
-        .value();
+    Object reply = o.memory.call(new Transport.Call("memory", words, List.of()), 0, true).toCompletableFuture().join().value();
     return reply instanceof Transport.ErrorReply error ? error.getMessage() : reply;
   }
 

@@ -32,13 +32,14 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.Executor;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 import java.util.jar.JarFile;
+import java.util.stream.Stream;
 import org.apache.commons.pool2.impl.GenericObjectPoolConfig;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -82,7 +83,7 @@ class PromisesTest {
   /** A server whose client library is of a version that does not fit. */
   private record Unlinked(Transport of, Error error) implements Transport {
     @Override
-    public CompletionStage<Reply> call(Call call, Executor blocking) {
+    public CompletionStage<Reply> call(Call call, long limit, boolean mayBlock) {
       throw error;
     }
 
@@ -296,6 +297,59 @@ class PromisesTest {
         jedis.close();
         lettuce.shutdown();
       }
+    }
+  }
+
+  /** While the first connection is in use, a renewal finds another one. */
+  @Test
+  void anotherConnectionIsReady() throws Exception {
+    try (TestServer server = new TestServer(); UnifiedJedis jedis = withoutLimits(server)) {
+      long before = server.connections("normal");
+      try (Locks used = JedisLocks.of(jedis)) {
+        used.write("a").acquire().release();
+        server.until("two connections", () -> server.connections("normal") == before + 2);
+      }
+    }
+  }
+
+  /** However short the time is in which the votes are counted: a connection that is slow is not lost. */
+  @Test
+  void aNodeOfAQuorumHasTimeForItsReply() throws Exception {
+    List<Long> limits = new CopyOnWriteArrayList<>();
+    List<Transport> nodes = Stream.generate(MemoryServer::new).limit(3).map(node -> (Transport) Proxy.newProxyInstance(
+        getClass().getClassLoader(), new Class<?>[] {Transport.class}, (proxy, method, arguments) -> {
+          if (method.getName().equals("call")) {
+            limits.add((Long) arguments[1]);
+          }
+          return method.invoke(node, arguments);
+        })).toList();
+    try (Locks quorum = Locks.quorum(nodes, new Options().nodeTimeout(Duration.ofMillis(50)))) {
+      quorum.write("a").acquire().release();
+    }
+    assertTrue(limits.size() >= 6 && limits.stream().allMatch(limit -> limit > 500_000_000L), limits::toString);
+  }
+
+  /** If a request is refused because of its channel, what waits by that channel is sent again at once, by another one. */
+  @Test
+  void aChannelThatEndsHasItsRequestsSentAgain() throws Exception {
+    AtomicBoolean isRefused = new AtomicBoolean();
+    Transport refusing = (Transport) Proxy.newProxyInstance(getClass().getClassLoader(), new Class<?>[] {Transport.class},
+        (proxy, method, arguments) -> method.getName().equals("call")
+            && ((Transport.Call) arguments[0]).words().contains("NOTIFY") && isRefused.compareAndSet(true, false)
+                ? CompletableFuture.completedFuture(
+                    new Transport.Reply(new Transport.ErrorReply("NOSUBSCRIBER nobody", null), null, true))
+                : method.invoke(memory, arguments));
+    memory.hold("a");
+    try (Locks own = new Locks(refusing, new Options())) {
+      own.write("a").acquireAsync();
+      until("it to wait", () -> own.info("a").waiters() == 1);
+      String channel = own.info("a").queue().get(0).channel();
+      isRefused.set(true);
+      own.write("a").acquireAsync();
+      long began = System.nanoTime();
+      until("both to wait by another channel",
+          () -> own.info("a").queue().stream().filter(waiter -> !waiter.channel().equals(channel)).count() == 2);
+      assertTrue(System.nanoTime() - began < 3_500_000_000L); // a request that waits is sent again after 4 s anyway
     }
   }
 

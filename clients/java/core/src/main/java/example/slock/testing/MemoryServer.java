@@ -4,20 +4,21 @@ import example.slock.Locks;
 import example.slock.Options;
 import example.slock.Transport;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
-import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
+import java.util.function.Predicate;
 
 /**
  * A server in memory for the tests of programs that use locks. It replies as a server with the module does, so what is tested
@@ -37,9 +38,11 @@ public final class MemoryServer implements Transport {
   private static final String UPGRADE = "upgrade";
   private static final long DAY_MS = 24L * 3600 * 1000;
   private static final long YEAR_MS = 365 * DAY_MS;
+  /** How many arguments an option has. */
+  private static final Map<String, Integer> OPTIONS =
+      Map.of("META", 1, "LIMIT", 1, "WAIT", 1, "NOTIFY", 2, "XX", 0, "GT", 0, "FENCE", 1, "REFUSE", 1);
 
   private static final class Holder {
-    String token;
     String meta = "";
     long fence;
     long since;
@@ -48,25 +51,28 @@ public final class MemoryServer implements Transport {
 
   private static final class Lock {
     String mode;
-    final List<Holder> holders = new ArrayList<>();
+    /** By token, in the order of their holds. */
+    final Map<String, Holder> holders = new LinkedHashMap<>();
   }
 
-  /** What a command asks for. A wait has a moment when it began. */
-  private static final class Ask {
-    List<String> keys;
-    String token;
-    String mode = WRITE;
-    String meta;
-    long ttl;
-    long limit;
-    long fence;
-    long wait;
-    long refuse;
-    boolean isExact;
-    boolean isGreater;
-    String channel;
-    String tag;
-    long since;
+  /** What a command asks for, and since when. */
+  private record Ask(List<String> keys, String token, String mode, long ttl, Map<String, List<String>> options, long since) {
+    boolean has(String option) {
+      return options.containsKey(option);
+    }
+
+    String text(String option, int n) {
+      return has(option) ? options.get(option).get(n) : "";
+    }
+
+    long number(String option) {
+      return has(option) ? Long.parseLong(text(option, 0)) : 0;
+    }
+
+    /** 0: without an end. */
+    long until() {
+      return since + (number("WAIT") == 0 ? YEAR_MS : Math.min(number("WAIT"), YEAR_MS));
+    }
   }
 
   private record Ended(long until, boolean wasReleased) {}
@@ -89,11 +95,7 @@ public final class MemoryServer implements Transport {
   /** Has somebody else hold the lock for writing until what is returned runs. */
   public synchronized Runnable hold(String key) {
     locks.remove(key);
-    Ask ask = new Ask();
-    ask.keys = List.of(key);
-    ask.token = "somebody else";
-    ask.ttl = YEAR_MS;
-    grant(ask);
+    grant(new Ask(List.of(key), "somebody else", WRITE, YEAR_MS, Map.of(), 0));
     return () -> lose(key);
   }
 
@@ -116,12 +118,12 @@ public final class MemoryServer implements Transport {
   /** The owner tokens that hold the lock. */
   public synchronized List<String> holders(String key) {
     expire();
-    return locks.containsKey(key) ? locks.get(key).holders.stream().map(holder -> holder.token).toList() : List.of();
+    return locks.containsKey(key) ? List.copyOf(locks.get(key).holders.keySet()) : List.of();
   }
 
   @Override
   public Topology topology() {
-    return new Topology("memory", false, true);
+    return new Topology("memory", true);
   }
 
   @Override
@@ -141,7 +143,7 @@ public final class MemoryServer implements Transport {
   }
 
   @Override
-  public synchronized CompletionStage<Reply> call(Call call, Executor blocking) {
+  public synchronized CompletionStage<Reply> call(Call call, long limit, boolean mayBlock) {
     if (failure != null) {
       return CompletableFuture.failedFuture(failure);
     }
@@ -155,15 +157,13 @@ public final class MemoryServer implements Transport {
     }
     List<String> words = command.stream().map(Object::toString).toList();
     expire();
-    Object reply;
     try {
-      String name = words.get(0).toUpperCase(Locale.ROOT);
-      reply = execute(name.startsWith("SLOCK.") ? name.substring(6) : name, words.subList(1, words.size()));
+      return execute(words.get(0).toUpperCase(Locale.ROOT).replaceFirst("SLOCK\\.", ""), words.subList(1, words.size()));
     } catch (ErrorReply e) {
-      reply = e;
+      return e;
+    } finally {
+      serve();
     }
-    serve();
-    return reply;
   }
 
   private static ErrorReply error(String text) {
@@ -171,65 +171,49 @@ public final class MemoryServer implements Transport {
   }
 
   private Object execute(String name, List<String> words) {
-    switch (name) {
-      case "WAIT": // for replicas: there are none
-        return 0L;
-      case "DEL":
-        return words.stream().filter(key -> locks.remove(key) != null).count();
-      case "QUEUES":
-        return queues();
-      default:
-    }
-    Ask ask = parse(name, words);
-    String key = ask.keys.get(0);
     return switch (name) {
-      case "LOCK", "RLOCK", "MLOCK", "MRLOCK", "UPGRADE" -> acquire(ask);
-      case "UNLOCK", "RUNLOCK", "MUNLOCK" -> end(ask, name.equals("UNLOCK") ? WRITE : name.equals("RUNLOCK") ? READ : null);
-      case "EXTEND", "MEXTEND" -> extend(ask);
-      case "DOWNGRADE" -> downgrade(ask);
-      case "CANCEL" -> withdraw(ask);
-      case "PTTL" -> holder(key, ask) == null ? -2L : holder(key, ask).deadline - now();
-      case "INFO" -> info(key);
+      case "WAIT" -> 0L; // for replicas: there are none
+      case "DEL" -> words.stream().filter(key -> locks.remove(key) != null).count();
+      case "QUEUES" -> queues();
+      case "INFO" -> info(words.get(0));
+      case "LOCK", "RLOCK", "MLOCK", "MRLOCK", "UPGRADE" -> acquire(parse(name, words));
+      case "UNLOCK" -> end(parse(name, words), WRITE);
+      case "RUNLOCK" -> end(parse(name, words), READ);
+      case "MUNLOCK" -> end(parse(name, words), null);
+      case "EXTEND", "MEXTEND" -> extend(parse(name, words));
+      case "DOWNGRADE" -> downgrade(parse(name, words));
+      case "CANCEL" -> withdraw(parse(name, words));
+      case "PTTL" -> pttl(parse(name, words));
       default -> throw error("ERR unknown command '" + name + "'");
     };
   }
 
   private static Ask parse(String name, List<String> all) {
-    Ask ask = new Ask();
     Iterator<String> words = all.iterator();
-    int count = name.startsWith("M") ? Integer.parseInt(words.next()) : 1;
-    ask.keys = new ArrayList<>();
-    for (int n = 0; n < count; n++) {
-      ask.keys.add(words.next());
+    List<String> keys = new ArrayList<>();
+    for (int count = name.startsWith("M") ? Integer.parseInt(words.next()) : 1; count > 0; count--) {
+      keys.add(words.next());
     }
-    if (name.equals("INFO")) {
-      return ask;
+    String token = words.next();
+    boolean hasTtl = !name.endsWith("UNLOCK") && !name.equals("CANCEL") && !name.equals("PTTL");
+    long ttl = hasTtl ? Long.parseLong(words.next()) : 1;
+    if (ttl < 1 || ttl > DAY_MS) {
+      throw error("ERR the ttl must be 1 to " + DAY_MS + " ms");
     }
-    ask.token = words.next();
-    ask.mode = name.equals("UPGRADE") ? UPGRADE : name.contains("RLOCK") ? READ : WRITE;
-    if (!Set.of("UNLOCK", "RUNLOCK", "MUNLOCK", "CANCEL", "PTTL").contains(name)) {
-      ask.ttl = Long.parseLong(words.next());
-      if (ask.ttl < 1 || ask.ttl > DAY_MS) {
-        throw error("ERR the ttl must be 1 to " + DAY_MS + " ms");
-      }
-    }
+    Map<String, List<String>> options = new HashMap<>();
     while (words.hasNext()) {
-      switch (words.next().toUpperCase(Locale.ROOT)) {
-        case "META" -> ask.meta = words.next();
-        case "LIMIT" -> ask.limit = Long.parseLong(words.next());
-        case "WAIT" -> ask.wait = Math.min(Long.parseLong(words.next()) - 1 & Long.MAX_VALUE, YEAR_MS) + 1; // 0: no end
-        case "NOTIFY" -> {
-          ask.channel = words.next();
-          ask.tag = words.next();
-        }
-        case "XX" -> ask.isExact = true;
-        case "GT" -> ask.isGreater = true;
-        case "FENCE" -> ask.fence = Long.parseLong(words.next());
-        case "REFUSE" -> ask.refuse = Long.parseLong(words.next());
-        default -> throw error("ERR unknown option");
+      String option = words.next().toUpperCase(Locale.ROOT);
+      if (!OPTIONS.containsKey(option)) {
+        throw error("ERR unknown option");
       }
+      List<String> values = new ArrayList<>();
+      for (int n = 0; n < OPTIONS.get(option); n++) {
+        values.add(words.next());
+      }
+      options.put(option, values);
     }
-    return ask;
+    String mode = name.equals("UPGRADE") ? UPGRADE : name.contains("RLOCK") ? READ : WRITE;
+    return new Ask(keys, token, mode, ttl, options, now());
   }
 
   // --- the rules of the lock: who may hold it, who is next
@@ -238,16 +222,14 @@ public final class MemoryServer implements Transport {
     return System.nanoTime() / 1_000_000;
   }
 
-  private Holder holder(String key, Ask ask) {
-    Lock lock = locks.get(key);
-    return lock == null ? null : lock.holders.stream()
-        .filter(h -> h.token.equals(ask.token) && (ask.fence == 0 || ask.fence == h.fence)).findFirst().orElse(null);
+  private Holder holder(String key, String token) {
+    return locks.containsKey(key) ? locks.get(key).holders.get(token) : null;
   }
 
-  private Holder any(String key, String token) {
-    Ask ask = new Ask();
-    ask.token = token;
-    return holder(key, ask);
+  /** The hold that a command means. */
+  private Holder holder(String key, Ask ask) {
+    Holder holder = holder(key, ask.token);
+    return holder != null && (!ask.has("FENCE") || ask.number("FENCE") == holder.fence) ? holder : null;
   }
 
   /** Whether the holders of the lock let the request in. */
@@ -255,101 +237,95 @@ public final class MemoryServer implements Transport {
     Lock lock = locks.get(key);
     if (lock == null) {
       return !ask.mode.equals(UPGRADE);
-    } else if (any(key, ask.token) != null) {
+    } else if (lock.holders.containsKey(ask.token)) {
       return !ask.mode.equals(UPGRADE) || lock.holders.size() == 1;
     }
-    return ask.mode.equals(READ) && lock.mode.equals(READ) && (ask.limit == 0 || lock.holders.size() < ask.limit);
+    boolean isFull = ask.has("LIMIT") && lock.holders.size() >= ask.number("LIMIT");
+    return ask.mode.equals(READ) && lock.mode.equals(READ) && !isFull;
   }
 
   private Object acquire(Ask ask) {
-    String held = ask.mode.equals(UPGRADE) ? WRITE : ask.mode;
+    boolean isUpgrade = ask.mode.equals(UPGRADE);
     int already = 0;
     for (String key : ask.keys) {
-      Holder holder = any(key, ask.token);
+      Holder holder = holder(key, ask.token);
       String mode = holder == null ? null : locks.get(key).mode;
-      Ended end = ended.get(key + "\0" + ask.token);
-      if (held.equals(mode)) {
+      if ((isUpgrade ? WRITE : ask.mode).equals(mode)) {
         already++;
-      } else if (ask.mode.equals(UPGRADE) && (holder == null || ask.fence != 0 && holder.fence != ask.fence)) {
+      } else if (isUpgrade && holder(key, ask) == null) {
         throw error("NOTHELD the token does not hold the lock");
-      } else if (end != null) {
+      } else if (ended.containsKey(key + "\0" + ask.token)) {
         throw error("REFUSED the acquisition of this token was ended");
-      } else if (holder != null && !ask.mode.equals(UPGRADE) && !ask.isExact) {
+      } else if (holder != null && !isUpgrade && !ask.has("XX")) {
         throw error("WRONGMODE the token holds the lock for " + mode + ": UPGRADE and DOWNGRADE change the mode");
       }
     }
     boolean isBlocked = ask.keys.stream().anyMatch(key -> !admits(key, ask)
-        || any(key, ask.token) == null && queue.stream().anyMatch(w -> w.keys.contains(key)));
-    if (already == ask.keys.size() || !ask.isExact && !isBlocked) {
+        || holder(key, ask.token) == null && queue.stream().anyMatch(w -> w.keys.contains(key)));
+    if (already == ask.keys.size() || !ask.has("XX") && !isBlocked) {
       return grant(ask);
-    } else if (ask.isExact || ask.wait == 0) {
+    } else if (ask.has("XX") || !ask.has("WAIT")) {
       return 0L;
-    } else if (!channels.containsKey(ask.channel)) {
+    } else if (!channels.containsKey(ask.text("NOTIFY", 0))) {
       throw error("NOSUBSCRIBER nobody subscribes to the channel");
     }
-    ask.since = now();
-    for (int n = 0; n < queue.size(); n++) {
-      Ask other = queue.get(n);
+    for (Ask other : queue) {
       if (other.token.equals(ask.token) && other.mode.equals(ask.mode) && other.keys.equals(ask.keys)) {
-        queue.set(n, ask);
+        queue.set(queue.indexOf(other), ask);
         return null;
       }
     }
-    boolean isUpgrade = ask.mode.equals(UPGRADE);
     boolean isSecond = isUpgrade && queue.stream().anyMatch(w -> w.mode.equals(UPGRADE) && w.keys.equals(ask.keys));
     if (isSecond || waitsFor(ask, ask.token, new HashSet<>())) {
-      throw error("DEADLOCK " + ask.token + " and " + locks.get(ask.keys.get(0)).holders.stream().map(h -> h.token).toList()
-          + " wait for each other");
+      throw error("DEADLOCK " + ask.token + " and " + holders(ask.keys.get(0)) + " wait for each other");
     }
     queue.add(isUpgrade ? 0 : queue.size(), ask);
-    CompletableFuture.delayedExecutor(ask.wait, TimeUnit.MILLISECONDS).execute(this::look);
+    lookAt(ask.until());
     return null;
   }
 
   private boolean waitsFor(Ask ask, String token, Set<String> seen) {
-    return ask.keys.stream().filter(key -> locks.containsKey(key) && !admits(key, ask))
-        .flatMap(key -> locks.get(key).holders.stream()).map(holder -> holder.token)
+    return ask.keys.stream().filter(key -> !admits(key, ask)).flatMap(key -> holders(key).stream())
         .filter(owner -> !owner.equals(ask.token) && seen.add(owner)).toList().stream().anyMatch(owner -> owner.equals(token)
             || queue.stream().anyMatch(other -> other.token.equals(owner) && waitsFor(other, token, seen)));
   }
 
   /** Gives the hold on all keys, or refreshes it. */
   private long grant(Ask ask) {
-    boolean isNew = ask.mode.equals(UPGRADE) && !locks.get(ask.keys.get(0)).mode.equals(WRITE);
-    long one = 0;
-    for (String key : ask.keys) {
-      Holder holder = any(key, ask.token);
-      isNew |= holder == null || one != 0 && one != holder.fence;
-      one = holder == null ? 0 : holder.fence;
-    }
-    fence = isNew ? Math.max(fence + 1, System.currentTimeMillis() * 1000) : fence;
-    long given = isNew ? fence : one;
+    List<Holder> before = ask.keys.stream().map(key -> holder(key, ask.token)).toList();
+    boolean isRefresh = before.stream().allMatch(holder -> holder != null && holder.fence == before.get(0).fence)
+        && !(ask.mode.equals(UPGRADE) && locks.get(ask.keys.get(0)).mode.equals(READ));
+    long given = isRefresh ? before.get(0).fence : nextFence();
     for (String key : ask.keys) {
       Lock lock = locks.computeIfAbsent(key, k -> new Lock());
       lock.mode = ask.mode.equals(READ) ? READ : WRITE;
-      Holder holder = any(key, ask.token);
-      if (holder == null) {
-        holder = new Holder();
-        holder.token = ask.token;
-        lock.holders.add(holder);
-      }
+      Holder holder = lock.holders.computeIfAbsent(ask.token, token -> new Holder());
       holder.since = holder.fence == given ? holder.since : now();
       holder.fence = given;
-      holder.meta = ask.meta == null ? holder.meta : ask.meta;
+      holder.meta = ask.has("META") ? ask.text("META", 0) : holder.meta;
       setDeadline(holder, ask.ttl, true);
     }
     return given;
   }
 
+  private long nextFence() {
+    fence = Math.max(fence + 1, System.currentTimeMillis() * 1000);
+    return fence;
+  }
+
   private void setDeadline(Holder holder, long ttl, boolean isGreater) {
-    holder.deadline = isGreater ? Math.max(holder.deadline, now() + ttl) : now() + ttl;
-    CompletableFuture.delayedExecutor(ttl + 1, TimeUnit.MILLISECONDS).execute(this::look);
+    holder.deadline = Math.max(now() + ttl, isGreater ? holder.deadline : 0);
+    lookAt(holder.deadline);
   }
 
   /** Serves the queue when time alone lets somebody in, or ends a wait. */
-  private synchronized void look() {
-    expire();
-    serve();
+  private void lookAt(long moment) {
+    CompletableFuture.delayedExecutor(moment + 1 - now(), TimeUnit.MILLISECONDS).execute(() -> {
+      synchronized (this) {
+        expire();
+        serve();
+      }
+    });
   }
 
   private void serve() {
@@ -357,7 +333,7 @@ public final class MemoryServer implements Transport {
     queue.removeIf(ask -> {
       boolean isFree = ask.keys.stream().allMatch(key -> !blocked.contains(key) && admits(key, ask));
       if (isFree) {
-        tell(ask, Long.toString(grant(ask)));
+        tell(ask, grant(ask));
       } else {
         blocked.addAll(ask.keys);
       }
@@ -366,101 +342,105 @@ public final class MemoryServer implements Transport {
   }
 
   /** Sends the message that ends a wait. */
-  private void tell(Ask ask, String what) {
-    Channel channel = channels.get(ask.channel);
+  private void tell(Ask ask, long fence) {
+    Channel channel = channels.get(ask.text("NOTIFY", 0));
     if (channel != null) {
-      CompletableFuture.runAsync(() -> channel.heard.accept(what + " " + ask.tag));
+      CompletableFuture.runAsync(() -> channel.heard.accept(fence + " " + ask.text("NOTIFY", 1)));
     }
   }
 
   private long withdraw(Ask end) {
-    List<Ask> all = queue.stream()
-        .filter(ask -> ask.token.equals(end.token) && ask.keys.stream().anyMatch(end.keys::contains)).toList();
+    return leave(ask -> ask.token.equals(end.token) && ask.keys.stream().anyMatch(end.keys::contains));
+  }
+
+  /** Ends some waits, and tells how many. */
+  private long leave(Predicate<Ask> isMeant) {
+    List<Ask> all = queue.stream().filter(isMeant).toList();
     queue.removeAll(all);
-    all.forEach(ask -> tell(ask, "0"));
+    all.forEach(ask -> tell(ask, 0));
     return all.size();
   }
 
   private long end(Ask ask, String mode) {
-    long count = 0;
-    if (ask.refuse > 0) {
+    if (ask.has("REFUSE")) {
       withdraw(ask);
     }
-    for (String key : ask.keys) {
-      Holder holder = holder(key, ask);
-      boolean isReleased = holder != null && (mode == null || locks.get(key).mode.equals(mode));
+    return ask.keys.stream().filter(key -> {
+      boolean isReleased = holder(key, ask) != null && (mode == null || locks.get(key).mode.equals(mode));
       if (isReleased) {
-        locks.get(key).holders.remove(holder);
+        locks.get(key).holders.remove(ask.token);
+        locks.values().removeIf(lock -> lock.holders.isEmpty());
       }
-      if (ask.refuse > 0) {
-        Ended before = ended.get(key + "\0" + ask.token);
-        isReleased |= before != null && before.wasReleased;
-        ended.put(key + "\0" + ask.token, new Ended(now() + ask.refuse, isReleased));
+      if (ask.has("REFUSE")) {
+        Ended now = new Ended(now() + ask.number("REFUSE"), isReleased);
+        isReleased = ended.merge(key + "\0" + ask.token, now, (was, is) -> new Ended(is.until, was.wasReleased || is.wasReleased))
+            .wasReleased;
       }
-      count += isReleased ? 1 : 0;
-    }
-    locks.values().removeIf(lock -> lock.holders.isEmpty());
-    return count;
+      return isReleased;
+    }).count();
   }
 
   private long extend(Ask ask) {
-    if (ask.keys.stream().anyMatch(key -> holder(key, ask) == null)) {
+    List<Holder> all = ask.keys.stream().map(key -> holder(key, ask)).filter(Objects::nonNull).toList();
+    if (all.size() < ask.keys.size()) {
       return 0;
     }
-    ask.keys.forEach(key -> setDeadline(holder(key, ask), ask.ttl, ask.isGreater));
+    all.forEach(holder -> setDeadline(holder, ask.ttl, ask.has("GT")));
     return 1;
   }
 
   private long downgrade(Ask ask) {
-    String key = ask.keys.get(0);
-    boolean isReader = locks.containsKey(key) && locks.get(key).mode.equals(READ);
-    Holder holder = isReader ? any(key, ask.token) : holder(key, ask);
+    Lock lock = locks.get(ask.keys.get(0));
+    Holder holder = lock != null && lock.mode.equals(READ) ? lock.holders.get(ask.token) : holder(ask.keys.get(0), ask);
     if (holder == null) {
       throw error("NOTHELD the token does not hold the lock");
-    }
-    if (!isReader) {
-      locks.get(key).mode = READ;
-      fence = Math.max(fence + 1, System.currentTimeMillis() * 1000);
-      holder.fence = fence;
+    } else if (lock.mode.equals(WRITE)) {
+      lock.mode = READ;
+      holder.fence = nextFence();
     }
     setDeadline(holder, ask.ttl, true);
     return holder.fence;
   }
 
+  private long pttl(Ask ask) {
+    Holder holder = holder(ask.keys.get(0), ask);
+    return holder == null ? -2 : holder.deadline - now();
+  }
+
   /** Ends what has passed its deadline. */
   private void expire() {
     locks.values().removeIf(lock -> {
-      lock.holders.removeIf(holder -> now() >= holder.deadline);
+      lock.holders.values().removeIf(holder -> now() >= holder.deadline);
       return lock.holders.isEmpty();
     });
     ended.values().removeIf(end -> now() > end.until);
-    List<Ask> over = queue.stream().filter(ask -> now() - ask.since >= ask.wait).toList();
-    queue.removeAll(over);
-    over.forEach(ask -> tell(ask, "0"));
+    leave(ask -> now() >= ask.until());
   }
 
   // --- what the server tells
 
   private Object info(String key) {
     Lock lock = locks.getOrDefault(key, new Lock());
-    List<Object> holders = lock.holders.stream().<Object>map(h -> Arrays.<Object>asList("token", h.token, "fence", h.fence, "pttl",
-        h.deadline - now(), "held-ms", now() - h.since, "meta", h.meta)).toList();
-    List<Object> waiters = queue.stream().filter(w -> w.keys.contains(key)).<Object>map(w -> Arrays.<Object>asList("token", w.token,
-        "mode", w.mode, "waiting-ms", now() - w.since, "timeout-ms", w.wait, "meta", w.meta, "channel", w.channel)).toList();
+    List<List<Object>> holders = lock.holders.entrySet().stream().map(e -> List.<Object>of("token", e.getKey(), "fence",
+        e.getValue().fence, "pttl", e.getValue().deadline - now(), "held-ms", now() - e.getValue().since, "meta",
+        e.getValue().meta)).toList();
+    List<List<Object>> waiters = queue.stream().filter(w -> w.keys.contains(key)).map(w -> List.<Object>of("token", w.token, "mode",
+        w.mode, "waiting-ms", now() - w.since, "timeout-ms", w.until() - w.since, "meta", w.text("META", 0), "channel",
+        w.text("NOTIFY", 0))).toList();
     if (holders.isEmpty() && waiters.isEmpty()) {
       return null;
     }
     return List.of("mode", lock.mode == null ? "free" : lock.mode,
         "readers", READ.equals(lock.mode) ? (long) holders.size() : 0L, "waiters", (long) waiters.size(),
-        "fence", lock.holders.stream().mapToLong(h -> h.fence).max().orElse(0),
-        "pttl", lock.holders.stream().mapToLong(h -> h.deadline - now()).max().orElse(0), "holders", holders, "queue", waiters);
+        "fence", lock.holders.values().stream().mapToLong(h -> h.fence).max().orElse(0),
+        "pttl", lock.holders.values().stream().mapToLong(h -> h.deadline - now()).max().orElse(0),
+        "holders", holders, "queue", waiters);
   }
 
   private Object queues() {
     Map<String, Long> longest = new TreeMap<>();
     queue.forEach(ask -> ask.keys.forEach(key -> longest.putIfAbsent(key, now() - ask.since)));
-    List<Object> all = longest.entrySet().stream()
-        .<Object>map(e -> List.of("key", e.getKey(), "longest-wait-ms", e.getValue())).toList();
-    return List.of("0", all);
+    return List.of("0", longest.entrySet().stream()
+        .<Object>map(e -> List.of("key", e.getKey(), "longest-wait-ms", e.getValue())).toList());
   }
 }

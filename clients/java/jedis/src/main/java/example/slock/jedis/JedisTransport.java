@@ -2,33 +2,32 @@ package example.slock.jedis;
 
 import example.slock.Transport;
 import java.lang.reflect.Proxy;
-import java.net.SocketTimeoutException;
 import java.nio.charset.StandardCharsets;
-import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.Executor;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.LinkedTransferQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 import java.util.stream.Stream;
-import org.apache.commons.pool2.impl.GenericObjectPoolConfig;
+import org.apache.commons.pool2.PooledObjectFactory;
 import redis.clients.jedis.CommandArguments;
 import redis.clients.jedis.Connection;
+import redis.clients.jedis.ConnectionFactory;
 import redis.clients.jedis.ConnectionPool;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.JedisShardedPubSub;
 import redis.clients.jedis.UnifiedJedis;
-import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
+import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.exceptions.JedisMovedDataException;
 import redis.clients.jedis.exceptions.JedisRedirectionException;
 import redis.clients.jedis.util.JedisClusterCRC16;
@@ -41,14 +40,108 @@ import redis.clients.jedis.util.Pool;
 final class JedisTransport implements Transport {
   /** Connections of a pool. */
   private static final int MOST = 8;
-  /** For what blocks. */
+  /** For what blocks, of each server: one that is silent keeps those of the others free. */
   private static final int THREADS = 16;
+  /** How soon a reply is missing so long that its connection is given up. */
   private static final int MOST_MS = 800;
   private static final long PAUSE_NANOS = 100_000_000;
   private static final long PRIMARY_MS = 500;
 
-  /** One server, with the program's pool (with Sentinel null) and ours. */
-  private record Node(String address, Pool<Connection> program, ConnectionPool pool) {}
+  /** One server, and our connections to it. */
+  private static final class Node {
+    final String address;
+    /** With Sentinel null. */
+    final Pool<Connection> program;
+    final PooledObjectFactory<Connection> factory;
+    final ThreadPoolExecutor threads = new ThreadPoolExecutor(THREADS, THREADS, 1, TimeUnit.SECONDS, new LinkedBlockingQueue<>(),
+        task -> thread("slock-jedis", task));
+    /** Connections that nobody uses. */
+    private final LinkedTransferQueue<Connection> idle = new LinkedTransferQueue<>();
+    /** How many connections there are, with those that are being made. */
+    private final AtomicInteger made = new AtomicInteger();
+    private final AtomicBoolean isSparing = new AtomicBoolean();
+    private volatile boolean isClosed;
+
+    Node(String address, Pool<Connection> program, PooledObjectFactory<Connection> factory) {
+      this.address = address;
+      this.program = program;
+      this.factory = factory;
+      threads.allowCoreThreadTimeOut(true);
+    }
+
+    /** A connection that is there already, or that somebody gives back in time; else null. */
+    Connection take(long limitNanos) {
+      try {
+        Connection ready = idle.poll();
+        return ready == null && made.get() >= MOST ? idle.poll(limitNanos, TimeUnit.NANOSECONDS) : ready;
+      } catch (InterruptedException e) {
+        Thread.currentThread().interrupt();
+        return null;
+      }
+    }
+
+    /** Makes a connection, unless there are enough. That may take longer than a call can wait. */
+    Connection make() throws Exception {
+      if (made.incrementAndGet() <= MOST) {
+        try {
+          return factory.makeObject().getObject();
+        } catch (Exception | Error e) {
+          made.decrementAndGet();
+          throw e;
+        }
+      }
+      made.decrementAndGet();
+      return null;
+    }
+
+    /** Has another connection made, so that the next command, such as a renewal, need not wait for it. */
+    void spare() {
+      if (idle.isEmpty() && made.get() < MOST && !isSparing.getAndSet(true)) {
+        threads.execute(() -> {
+          try {
+            Connection spare = make();
+            if (spare != null) {
+              giveBack(spare);
+            }
+          } catch (Exception e) { // whoever needs one makes it, and learns why that fails
+          } finally {
+            isSparing.set(false);
+          }
+        });
+      }
+    }
+
+    void giveBack(Connection connection) {
+      boolean isBroken = connection.isBroken();
+      if (isBroken) {
+        drop(connection);
+      } else {
+        idle.add(connection);
+      }
+      if (isBroken || isClosed) {
+        clear(); // those that nobody uses may be as old
+      }
+    }
+
+    private void drop(Connection connection) {
+      made.decrementAndGet();
+      end(connection);
+    }
+
+    private void clear() {
+      for (Connection one = idle.poll(); one != null; one = idle.poll()) {
+        drop(one);
+      }
+      if (idle.hasWaitingConsumer()) {
+        spare();
+      }
+    }
+
+    void close() {
+      isClosed = true;
+      clear();
+    }
+  }
 
   private final UnifiedJedis client;
   private final HostAndPort address;
@@ -57,16 +150,14 @@ final class JedisTransport implements Transport {
   private final boolean isCluster;
   /** Of a client of one server; else null. */
   private final Pool<Connection> pool;
-  /** The last connection that was made, which tells the address. */
-  private volatile String name = "";
   /** By address; without a cluster by the name of the server. */
   private final Map<String, Node> nodes = new ConcurrentHashMap<>();
-  /** The addresses that the servers of a cluster named. */
+  /** The addresses that the servers of a cluster named by MOVED, and by ASK for one command. */
   private final Map<Integer, String> slots = new ConcurrentHashMap<>();
+  private final Map<Integer, String> asks = new ConcurrentHashMap<>();
+  private final Map<String, Channel> channels = new ConcurrentHashMap<>();
   private final Map<String, Subscription> subscriptions = new ConcurrentHashMap<>();
   private final AtomicBoolean isFollowing = new AtomicBoolean();
-  private final ThreadPoolExecutor threads = new ThreadPoolExecutor(THREADS, THREADS, 1, TimeUnit.SECONDS,
-      new LinkedBlockingQueue<>(), task -> thread("slock-jedis", task));
 
   /** The address and the configuration are null if they are not known. */
   JedisTransport(UnifiedJedis client, HostAndPort address, JedisClientConfig config) {
@@ -76,7 +167,6 @@ final class JedisTransport implements Transport {
     isSentinel = ask("getCurrentMaster") != null;
     isCluster = ask("getClusterNodes") != null;
     pool = ask("getPool");
-    threads.allowCoreThreadTimeOut(true);
   }
 
   /** The same with time limits of ours. */
@@ -92,6 +182,14 @@ final class JedisTransport implements Transport {
     return thread;
   }
 
+  /** Two threads may do so at once, and then the socket of one is closed already. */
+  private static void end(Connection connection) {
+    try {
+      connection.disconnect();
+    } catch (JedisException e) { // it has ended
+    }
+  }
+
   /** What a method of the client gives that only some clients have, or null. */
   @SuppressWarnings("unchecked")
   private <T> T ask(String method) {
@@ -103,7 +201,12 @@ final class JedisTransport implements Transport {
   }
 
   private Map<String, ConnectionPool> clusterNodes() {
-    return isCluster ? ask("getClusterNodes") : null;
+    return ask("getClusterNodes");
+  }
+
+  @Override
+  public int slot(String key) {
+    return isCluster ? JedisClusterCRC16.getSlot(key) : -1;
   }
 
   @Override
@@ -113,171 +216,104 @@ final class JedisTransport implements Transport {
       throw new IllegalArgumentException("the client must be a JedisPooled, RedisClient, JedisCluster or RedisClusterClient, or"
           + " with JedisLocks.sentinel a JedisSentineled or RedisSentinelClient, not " + client.getClass().getName());
     }
-    String known = address != null ? address.toString() : name.replaceAll(".*\\{([^{}]*)}.*", "$1");
-    return new Topology(known.isEmpty() ? client.getClass().getSimpleName() : known, isCluster, isSentinel);
+    return new Topology(address == null ? client.getClass().getSimpleName() : address.toString(), isSentinel);
   }
 
   // --- commands
 
   /** The server that has a slot. */
   private Node node(int slot) {
-    Map<String, ConnectionPool> all = clusterNodes();
-    if (all != null) {
-      String address = slots.get(slot);
-      if (address == null || !all.containsKey(address)) {
-        address = all.keySet().iterator().next();
-      }
-      return node(address, all.get(address));
+    if (isCluster) {
+      return node(slots.getOrDefault(slot, ""));
     } else if (isSentinel) {
-      HostAndPort primary = ask("getCurrentMaster");
-      return nodes.computeIfAbsent(primary.toString(),
-          same -> new Node(same, null, new ConnectionPool(primary, config, size())));
+      return node(ask("getCurrentMaster").toString(), null);
     }
     return node("", pool);
   }
 
-  private Node node(String at, Pool<Connection> pool) {
-    return nodes.compute(at, (same, node) -> node != null && node.program == pool ? node
-        : new Node(at, pool, config == null ? new ConnectionPool(pool.getFactory(), size())
-            : new ConnectionPool(at.isEmpty() ? address : HostAndPort.from(at), config, size())));
+  /** A node of a cluster: the one with this address, or another one if the program's client does not know it. */
+  private Node node(String at) {
+    Map<String, ConnectionPool> all = clusterNodes();
+    String known = all.containsKey(at) ? at : all.keySet().iterator().next();
+    return node(known, all.get(known));
   }
 
-  private static GenericObjectPoolConfig<Connection> size() {
-    GenericObjectPoolConfig<Connection> size = new GenericObjectPoolConfig<>();
-    size.setMaxTotal(MOST);
-    size.setMaxIdle(MOST);
-    size.setMaxWait(Duration.ofMillis(MOST_MS));
-    return size;
+  private Node node(String at, Pool<Connection> program) {
+    return nodes.compute(at, (same, node) -> {
+      if (node != null && node.program == program) {
+        return node;
+      }
+      return new Node(at, program, config == null ? program.getFactory()
+          : new ConnectionFactory(at.isEmpty() ? address : HostAndPort.from(at), config));
+    });
   }
 
   @Override
-  public CompletionStage<Reply> call(Call call, Executor blocking) {
-    Node node = node(JedisClusterCRC16.getSlot(call.key()));
+  public CompletionStage<Reply> call(Call call, long limit, boolean mayBlock) {
+    if (!call.key().isEmpty()) {
+      int slot = slot(call.key());
+      String asked = asks.remove(slot);
+      return call(asked == null ? node(slot) : node(asked), call, limit, mayBlock, asked != null);
+    }
+    List<CompletableFuture<Reply>> all = (isCluster ? clusterNodes().keySet().stream().map(this::node) : Stream.of(node(-1)))
+        .map(node -> call(node, call, limit, false, false)).toList();
+    return CompletableFuture.allOf(all.toArray(CompletableFuture[]::new))
+        .thenApply(done -> new Reply(all.stream().map(one -> one.join().value()).toList(), null, true));
+  }
+
+  private CompletableFuture<Reply> call(Node node, Call call, long limit, boolean mayBlock, boolean isAsking) {
     if (node.program != null && node.program.isClosed()) {
-      throw new Unusable("the program has closed its client", null);
+      throw new IllegalStateException("the program has closed its client");
     }
-    Attempt attempt = new Attempt(call, node);
-    Connection idle = blocking == null || call.key().isEmpty() ? null : idle(node.pool);
-    if (idle == null) {
-      threads.execute(attempt);
-    } else {
-      blocking.execute(() -> attempt.run(idle));
+    int limitMs = (int) (limit / 1_000_000) + 1;
+    Connection ready = mayBlock ? node.take(limit) : null;
+    if (ready != null) {
+      return CompletableFuture.completedFuture(run(node, ready, call, limitMs, isAsking));
     }
-    return attempt.result;
-  }
-
-  /** A connection that is there already, or null. */
-  private static Connection idle(ConnectionPool pool) {
-    synchronized (pool) {
+    CompletableFuture<Reply> result = new CompletableFuture<>();
+    node.threads.execute(() -> {
       try {
-        return pool.getNumIdle() > 0 ? pool.borrowObject(Duration.ZERO) : null;
-      } catch (Exception e) { // another thread has taken it
-        return null;
-      }
-    }
-  }
-
-  /** A command for a node. A connection that ended while it was idle says nothing of the server: there is a second attempt. */
-  private final class Attempt implements Runnable {
-    final CompletableFuture<Reply> result = new CompletableFuture<>();
-    private final Call call;
-    private Node node;
-    private boolean isFirst = true;
-    private boolean isAsking;
-
-    Attempt(Call call, Node node) {
-      this.call = call;
-      this.node = node;
-    }
-
-    /** On a thread of ours. */
-    @Override
-    public void run() {
-      try {
-        if (result.isDone()) {
-          return;
-        } else if (call.key().isEmpty()) {
-          result.complete(new Reply(everywhere(), null, true));
-          return;
+        Connection any = null;
+        while (any == null && !result.isDone()) {
+          any = node.take(limit);
+          any = any == null ? node.make() : any;
         }
-        Connection idle = idle(node.pool);
-        run(idle == null ? node.pool.getResource() : idle);
+        if (any != null) {
+          // A reply that is late for its caller says nothing against the connection.
+          result.complete(run(node, any, call, Math.max(limitMs, MOST_MS), isAsking));
+        }
       } catch (Exception | Error e) {
         result.completeExceptionally(e);
       }
-    }
+    });
+    return result.orTimeout(limit, TimeUnit.NANOSECONDS);
+  }
 
-    private List<Object> everywhere() {
-      Map<String, ConnectionPool> all = clusterNodes();
-      List<Node> to = all == null ? List.of(node) : all.entrySet().stream().map(e -> node(e.getKey(), e.getValue())).toList();
-      List<Object> replies = new ArrayList<>();
-      for (Node one : to) {
-        Connection connection = one.pool.getResource();
-        try {
-          replies.add(execute(connection, call.words()));
-        } finally {
-          giveBack(one.pool, connection);
-        }
+  private Reply run(Node node, Connection connection, Call call, int limitMs, boolean isAsking) {
+    node.spare();
+    try {
+      connection.setSoTimeout(limitMs);
+      if (isAsking) {
+        execute(connection, List.of("ASKING"));
       }
-      return replies;
-    }
-
-    void run(Connection connection) {
-      ConnectionPool pool = node.pool;
-      name = name.isEmpty() ? connection.toString() : name;
-      try {
-        connection.setSoTimeout((int) (call.limit() / 1_000_000) + 1);
-        if (isAsking) {
-          execute(connection, List.of("ASKING"));
-        }
-        Object value = execute(connection, call.words());
-        Object then = call.then().isEmpty() || value instanceof ErrorReply ? null : execute(connection, call.then());
-        boolean isElsewhere = isCluster && value instanceof ErrorReply error
-            && error.getCause() instanceof JedisRedirectionException other && goes(other);
-        if (!isElsewhere) {
-          result.complete(new Reply(value, then, isFirst));
-        }
-      } catch (JedisConnectionException e) {
-        pool.clear(); // the other idle connections may be as old
-        if (isFirst && !(e.getCause() instanceof SocketTimeoutException)) {
-          isFirst = false;
-          threads.execute(this);
-        } else {
-          result.completeExceptionally(e);
-        }
-      } catch (Exception | Error e) {
-        result.completeExceptionally(e);
-      } finally {
-        giveBack(pool, connection);
+      Object value = execute(connection, call.words());
+      Object then = call.then().isEmpty() || value instanceof ErrorReply ? null : execute(connection, call.then());
+      if (value instanceof ErrorReply error && error.getCause() instanceof JedisRedirectionException other) {
+        redirect(node, call, other);
       }
-    }
-
-    /** Notes what a redirection says, and tells whether the command goes to the other node now. */
-    private boolean goes(JedisRedirectionException other) {
-      String target = other.getTargetNode().toString();
-      ConnectionPool known = clusterNodes().get(target);
-      if (known == null) {
-        threads.execute(() -> client.exists(call.key())); // the program's client learns of the node
-      }
-      if (other instanceof JedisMovedDataException) {
-        slots.put(other.getSlot(), target);
-      } else if (known != null && !isAsking) {
-        isAsking = true;
-        node = node(target, known);
-        threads.execute(this);
-        return true;
-      }
-      return false;
+      return new Reply(value, then, true);
+    } finally {
+      node.giveBack(connection);
     }
   }
 
-  /** In place of a broken connection the pool may open another one at once, if somebody waits for it. */
-  private static void giveBack(ConnectionPool pool, Connection connection) {
-    if (connection.isBroken()) {
-      thread("slock-jedis", () -> pool.returnBrokenResource(connection)).start();
-    } else {
-      pool.returnResource(connection);
+  /** Notes which node has to have the command when it is sent again. */
+  private void redirect(Node node, Call call, JedisRedirectionException other) {
+    String target = other.getTargetNode().toString();
+    if (!clusterNodes().containsKey(target)) {
+      node.threads.execute(() -> client.exists(call.key())); // the program's client learns of the node
     }
+    (other instanceof JedisMovedDataException ? slots : asks).put(other.getSlot(), target);
   }
 
   private static Object execute(Connection connection, List<Object> words) {
@@ -295,11 +331,8 @@ final class JedisTransport implements Transport {
     if (value instanceof byte[] bytes) {
       return new String(bytes, StandardCharsets.UTF_8);
     } else if (value instanceof List<?> list) {
-      return list.stream().map(JedisTransport::text)
-          .flatMap(one -> ((List<?>) list).get(0) instanceof Map.Entry ? ((List<?>) one).stream() : Stream.of(one)).toList();
-    }
-    if (value instanceof Map.Entry<?, ?> entry) { // of a map by RESP3
-      return List.of(text(entry.getKey()), text(entry.getValue()));
+      return list.stream().flatMap(one -> one instanceof Map.Entry<?, ?> entry // of a map by RESP3
+          ? Stream.of(text(entry.getKey()), text(entry.getValue())) : Stream.of(text(one))).toList();
     }
     return value instanceof JedisDataException e ? new ErrorReply(e.getMessage(), e) : value;
   }
@@ -309,86 +342,75 @@ final class JedisTransport implements Transport {
   @Override
   public Runnable listen(String name, Consumer<String> heard, Runnable changed) {
     Channel channel = new Channel(name, heard, changed);
+    channels.put(name, channel);
     subscribe(channel);
     if (isSentinel && !isFollowing.getAndSet(true)) {
       follow();
     }
-    return () -> subscriptions.values().forEach(subscription -> subscription.leave(name));
+    return () -> {
+      channels.remove(name);
+      Subscription shared = subscriptions.get(node(channel).address); // it may be silent
+      if (shared != null) {
+        shared.disconnect(); // before others subscribe by it
+      }
+    };
   }
 
   private void subscribe(Channel channel) {
-    String server = node(channel.slot()).address;
-    while (!subscriptions.computeIfAbsent(server, Subscription::new).add(channel)) {
-      Thread.onSpinWait(); // it has just ended
-    }
+    subscriptions.computeIfAbsent(node(channel).address, server -> {
+      Subscription subscription = new Subscription(server);
+      thread("slock-listener", subscription).start();
+      return subscription;
+    }).add(channel);
   }
 
-  private record Channel(String name, Consumer<String> heard, Runnable changed) {
-    int slot() {
-      return JedisClusterCRC16.getSlot(name);
-    }
+  private record Channel(String name, Consumer<String> heard, Runnable changed) {}
+
+  private Node node(Channel channel) {
+    return node(JedisClusterCRC16.getSlot(channel.name));
   }
 
   /** The channels of one server, over a connection and with a thread of its own. It ends with the last channel. */
   private final class Subscription extends JedisShardedPubSub implements Runnable {
     private final String server;
-    private final Map<String, Channel> channels = new ConcurrentHashMap<>();
-    private volatile Connection connection;
-    private boolean hasBegun;
-    private boolean isOver;
+    private Connection connection;
+    /** The connection has a subscription; only then may others follow. */
+    private boolean isUp;
 
     Subscription(String server) {
       this.server = server;
     }
 
-    synchronized boolean add(Channel channel) {
-      if (isOver) {
-        return false;
-      }
-      channels.put(channel.name, channel);
-      if (!hasBegun) {
-        hasBegun = true;
-        thread("slock-listener", this).start();
-      } else if (isSubscribed()) {
+    synchronized void add(Channel channel) {
+      if (isUp) {
         ssubscribe(channel.name);
       }
-      return true;
     }
 
-    private synchronized boolean isOver() {
-      isOver = channels.isEmpty();
-      if (isOver) {
-        subscriptions.remove(server, this);
-      }
-      return isOver;
+    private synchronized Connection use(Connection made) {
+      connection = made;
+      return made;
     }
 
-    /** Ends a channel. The others go on over another connection, because this one may be silent. */
-    void leave(String name) {
-      if (channels.remove(name) != null) {
-        threads.execute(this::disconnect);
+    private synchronized void disconnect() {
+      isUp = false;
+      if (connection != null) {
+        end(connection);
       }
     }
 
-    private void disconnect() {
-      Connection old = connection;
-      if (old != null) {
-        old.disconnect();
-      }
+    private List<Channel> mine() {
+      return channels.values().stream().filter(channel -> node(channel).address.equals(server)).toList();
     }
 
     @Override
     public void run() {
-      while (!isOver()) {
-        Channel first = channels.values().stream().findFirst().orElse(null);
+      for (boolean isOver = false; !isOver;) {
         try {
-          if (first != null && node(first.slot()).address.equals(server)) {
-            connection = node(first.slot()).pool.getFactory().makeObject().getObject();
-            proceed(connection, first.name);
-          } else { // another server has it now
-            List<Channel> all = List.copyOf(channels.values());
-            channels.clear();
-            all.forEach(JedisTransport.this::subscribe);
+          List<Channel> mine = mine();
+          isOver = mine.isEmpty();
+          if (!isOver) {
+            proceed(use(node(mine.get(0)).factory.makeObject().getObject()), mine.get(0).name);
           }
         } catch (JedisMovedDataException moved) {
           slots.put(moved.getSlot(), moved.getTargetNode().toString());
@@ -398,12 +420,17 @@ final class JedisTransport implements Transport {
           disconnect();
         }
       }
+      subscriptions.remove(server, this);
+      channels.values().forEach(JedisTransport.this::subscribe); // other servers may have them now
     }
 
     @Override
     public void onSSubscribe(String name, int count) {
       if (count == 1) { // each by a command of its own, because their slots differ
-        channels.keySet().stream().filter(other -> !other.equals(name)).forEach(this::ssubscribe);
+        synchronized (this) {
+          isUp = connection.isConnected();
+        }
+        mine().stream().filter(other -> !other.name.equals(name)).forEach(this::add);
       }
       Channel channel = channels.get(name);
       if (channel != null) {
@@ -430,7 +457,7 @@ final class JedisTransport implements Transport {
     HostAndPort primary = ask("getCurrentMaster");
     nodes.forEach((address, node) -> {
       if (!address.equals(String.valueOf(primary)) && nodes.remove(address, node)) {
-        node.pool.close();
+        node.close();
       }
     });
     subscriptions.forEach((address, subscription) -> {
@@ -439,7 +466,7 @@ final class JedisTransport implements Transport {
       }
     });
     if (!subscriptions.isEmpty()) {
-      CompletableFuture.delayedExecutor(PRIMARY_MS, TimeUnit.MILLISECONDS, threads).execute(this::follow);
+      CompletableFuture.delayedExecutor(PRIMARY_MS, TimeUnit.MILLISECONDS).execute(this::follow);
     } else {
       isFollowing.set(false);
     }
@@ -447,8 +474,9 @@ final class JedisTransport implements Transport {
 
   @Override
   public void close() {
-    subscriptions.values().forEach(subscription -> subscription.channels.keySet().forEach(subscription::leave));
-    nodes.values().forEach(node -> node.pool.close());
+    channels.clear();
+    subscriptions.values().forEach(Subscription::disconnect);
+    nodes.values().forEach(node -> node.close());
     nodes.clear();
   }
 }

@@ -12,7 +12,6 @@ import io.lettuce.core.TimeoutOptions;
 import io.lettuce.core.api.StatefulConnection;
 import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.api.push.PushListener;
-import io.lettuce.core.api.push.PushMessage;
 import io.lettuce.core.cluster.RedisClusterClient;
 import io.lettuce.core.cluster.SlotHash;
 import io.lettuce.core.cluster.api.StatefulRedisClusterConnection;
@@ -29,7 +28,6 @@ import io.lettuce.core.sentinel.api.StatefulRedisSentinelConnection;
 import java.net.SocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -37,8 +35,8 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 
@@ -76,21 +74,26 @@ final class LettuceTransport implements Transport {
     synchronized CompletableFuture<C> get() {
       boolean isUsable = current != null && !current.isCompletedExceptionally() && (!current.isDone() || current.join().isOpen());
       if (!isUsable) {
-        drop();
+        drop(current);
         current = open.get().<C>thenApply(connection -> connection).toCompletableFuture();
       }
       return current;
     }
 
     synchronized void drop() {
-      if (current != null) {
-        current.thenAccept(connection -> {
+      drop(current);
+    }
+
+    /** Has the next command open another connection, unless that has happened. */
+    synchronized void drop(CompletableFuture<C> old) {
+      if (old != null && old == current) {
+        old.thenAccept(connection -> {
           if (connection.isOpen()) {
             connection.closeAsync();
           }
         });
+        current = null;
       }
-      current = null;
     }
   }
 
@@ -104,7 +107,11 @@ final class LettuceTransport implements Transport {
   private final Link<StatefulConnection<String, String>> listening;
   private final Link<StatefulRedisSentinelConnection<String, String>> sentinel;
   private final Map<String, Channel> channels = new ConcurrentHashMap<>();
-  private volatile Ears ears = new Ears();
+  /** The subscriptions of this generation that the server has not confirmed, by channel. */
+  private final Map<Object, AsyncCommand<String, String, List<Object>>> unconfirmed = new ConcurrentHashMap<>();
+  private final Set<Object> heard = ConcurrentHashMap.newKeySet();
+  /** What the listening connections of former generations tell does not count. */
+  private volatile int generation;
   private volatile RedisClient own;
   private volatile SocketAddress primary;
 
@@ -131,15 +138,15 @@ final class LettuceTransport implements Transport {
     uri = null;
     cluster = client;
     resources = client.getResources();
-    commands = new Link<>(() -> connect(client));
-    listening = new Link<>(() -> connect(client));
+    commands = new Link<>(this::connect);
+    listening = new Link<>(this::connect);
     sentinel = null;
   }
 
   /** A client that has not been used yet knows no nodes, and then makes no connections. */
-  private static CompletionStage<StatefulRedisClusterConnection<String, String>> connect(RedisClusterClient client) {
-    return client.refreshPartitionsAsync().toCompletableFuture().orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS)
-        .handle((done, error) -> client.connectAsync(StringCodec.UTF8)).thenCompose(connection -> connection);
+  private CompletionStage<StatefulRedisClusterConnection<String, String>> connect() {
+    return cluster.refreshPartitionsAsync().toCompletableFuture().orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS)
+        .handle((done, error) -> cluster.connectAsync(StringCodec.UTF8)).thenCompose(connection -> connection);
   }
 
   private boolean hasSentinel() {
@@ -147,76 +154,71 @@ final class LettuceTransport implements Transport {
   }
 
   @Override
+  public int slot(String key) {
+    return cluster == null ? -1 : SlotHash.getSlot(key);
+  }
+
+  @Override
   public Topology topology() {
     String name = cluster != null ? "cluster" : hasSentinel() ? uri.getSentinelMasterId()
         : uri.getSocket() != null ? uri.getSocket() : uri.getHost() + ":" + uri.getPort();
-    return new Topology(name, cluster != null, hasSentinel());
+    return new Topology(name, hasSentinel());
   }
 
   // --- commands
 
   @Override
-  public CompletionStage<Reply> call(Call call, Executor blocking) {
+  public CompletionStage<Reply> call(Call call, long limit, boolean mayBlock) {
     CompletableFuture<Reply> result = new CompletableFuture<>();
     CompletableFuture<StatefulConnection<String, String>> over = commands.get();
+    var timer = resources.timer().newTimeout(now -> {
+      if (result.completeExceptionally(new TimeoutException()) && over.isDone()) { // to open one may take longer than a call
+        commands.drop(over);
+      }
+    }, limit, TimeUnit.NANOSECONDS);
     long began = System.nanoTime();
-    result.whenComplete((reply, error) -> {
-      boolean isRefused = reply != null && reply.value() instanceof ErrorReply e
-          && (e.code().equals("READONLY") || e.code().equals("NOREPLICAS"));
-      boolean isSilent = error != null && over.isDone() && System.nanoTime() - began > call.limit() / 2;
-      if (isSilent || isRefused && hasSentinel()) { // one that is being opened may take longer than a call
-        replace(over);
+    over.thenCompose(connection -> send(connection, call)).whenComplete((reply, error) -> {
+      timer.cancel();
+      if (error != null) {
+        fail(result, error);
+        return;
       }
-    });
-    over.thenCompose(connection -> send(connection, call)).whenComplete((values, failure) -> {
-      Throwable error = failure == null ? null : refusedLogin(failure);
-      if (error instanceof ErrorReply refused) {
-        result.complete(new Reply(refused, null, true));
-      } else if (error != null) {
-        if (cluster != null) {
-          cluster.refreshPartitionsAsync();
-        }
-        result.completeExceptionally(error);
-      } else {
-        boolean isAlone = cluster == null || System.nanoTime() - began < REPEATED_NANOS;
-        result.complete(new Reply(values.get(0), values.size() > 1 ? values.get(1) : null, isAlone));
+      boolean isRefused = reply.value() instanceof ErrorReply e && Set.of("READONLY", "NOREPLICAS").contains(e.code());
+      if (isRefused && hasSentinel()) {
+        commands.drop(over);
       }
+      boolean isAlone = cluster == null || System.nanoTime() - began < REPEATED_NANOS;
+      result.complete(new Reply(reply.value(), reply.then(), isAlone));
     });
     return result;
   }
 
-  /** Has the next command open another connection: this one was silent, or belongs to another server. */
-  private void replace(CompletableFuture<StatefulConnection<String, String>> over) {
-    synchronized (commands) {
-      if (commands.current == over) {
-        commands.drop();
-      }
-    }
-  }
-
   /** A login that is refused is final, unless the password may change. */
-  private Throwable refusedLogin(Throwable error) {
-    boolean isStatic = cluster == null && uri.getCredentialsProvider() instanceof StaticCredentialsProvider;
-    for (Throwable e = error; e != null; e = e.getCause()) {
-      if (e instanceof RedisCommandExecutionException && isStatic) {
-        return new ErrorReply(e.getMessage(), e);
-      }
+  private void fail(CompletableFuture<Reply> result, Throwable error) {
+    Throwable cause = error;
+    while (cause != null && !(cause instanceof RedisCommandExecutionException)) {
+      cause = cause.getCause();
     }
-    return error;
+    if (cluster != null) {
+      cluster.refreshPartitionsAsync();
+    } else if (cause != null && uri.getCredentialsProvider() instanceof StaticCredentialsProvider) {
+      result.complete(new Reply(new ErrorReply(cause.getMessage(), cause), null, true));
+    }
+    result.completeExceptionally(error);
   }
 
-  private CompletionStage<List<Object>> send(StatefulConnection<String, String> connection, Call call) {
+  private CompletionStage<Reply> send(StatefulConnection<String, String> connection, Call call) {
     if (!call.key().isEmpty()) {
-      return call.then().isEmpty() ? dispatch(connection, commands(call))
-          : to(connection, call.key()).thenCompose(one -> dispatch(one, commands(call)));
+      return call.then().isEmpty() ? dispatch(connection, call)
+          : to(connection, call.key()).thenCompose(one -> dispatch(one, call));
     }
-    List<CompletableFuture<List<Object>>> all = connection instanceof StatefulRedisClusterConnection<String, String> nodes
+    List<CompletableFuture<Reply>> all = connection instanceof StatefulRedisClusterConnection<String, String> nodes
         ? cluster.getPartitions().stream()
             .filter(node -> node.getRole() == RedisNodeDescription.Role.UPSTREAM && !node.getSlots().isEmpty())
-            .map(node -> nodes.getConnectionAsync(node.getNodeId()).thenCompose(one -> dispatch(one, commands(call)))).toList()
-        : List.of(dispatch(connection, commands(call)));
+            .map(node -> nodes.getConnectionAsync(node.getNodeId()).thenCompose(one -> dispatch(one, call))).toList()
+        : List.of(dispatch(connection, call));
     return CompletableFuture.allOf(all.toArray(CompletableFuture[]::new))
-        .thenApply(done -> List.of(all.stream().map(one -> one.join().get(0)).toList()));
+        .thenApply(done -> new Reply(all.stream().map(one -> one.join().value()).toList(), null, true));
   }
 
   /** The connection to the node that has the slot of a key. */
@@ -227,35 +229,32 @@ final class LettuceTransport implements Transport {
             .thenApply(one -> one);
   }
 
-  private static List<AsyncCommand<String, String, List<Object>>> commands(Call call) {
-    int keyAt = call.key().isEmpty() ? 0 : call.keyAt();
-    return call.then().isEmpty() ? List.of(command(call.words(), keyAt))
-        : List.of(command(call.words(), keyAt), command(call.then(), 0));
+  private static CompletableFuture<Reply> dispatch(StatefulConnection<String, String> connection, Call call) {
+    var first = command(call.words(), !call.key().isEmpty());
+    var value = first.handle(LettuceTransport::value);
+    if (call.then().isEmpty()) {
+      connection.dispatch(first);
+      return value.thenApply(reply -> new Reply(reply, null, true));
+    }
+    var second = command(call.then(), false);
+    connection.dispatch(List.of(first, second));
+    return value.thenCombine(second.handle(LettuceTransport::value), (reply, then) -> new Reply(reply, then, true));
   }
 
-  private static AsyncCommand<String, String, List<Object>> command(List<Object> words, int keyAt) {
+  private static AsyncCommand<String, String, List<Object>> command(List<Object> words, boolean hasKey) {
     CommandArgs<String, String> args = new CommandArgs<>(StringCodec.UTF8);
-    for (int n = 1; n < words.size(); n++) {
-      if (words.get(n) instanceof Long number) {
+    boolean isKey = hasKey;
+    for (Object word : words.subList(1, words.size())) {
+      if (word instanceof Long number) {
         args.add(number);
-      } else if (n == keyAt) {
-        args.addKey((String) words.get(n));
+      } else if (isKey) {
+        args.addKey((String) word);
+        isKey = false;
       } else {
-        args.addValue((String) words.get(n));
+        args.addValue((String) word);
       }
     }
     return new AsyncCommand<>(new Command<>(new Keyword((String) words.get(0)), new NestedMultiOutput<>(StringCodec.UTF8), args));
-  }
-
-  private static CompletableFuture<List<Object>> dispatch(StatefulConnection<String, String> connection,
-      List<AsyncCommand<String, String, List<Object>>> all) {
-    connection.dispatch(all);
-    return CompletableFuture.allOf(all.stream().map(one -> one.handle((v, e) -> null)).toArray(CompletableFuture[]::new))
-        .thenApply(done -> {
-          List<Object> values = new ArrayList<>();
-          all.forEach(one -> values.add(one.handle(LettuceTransport::value).join()));
-          return values;
-        });
   }
 
   /** Lettuce gives a list of one for a plain value, which no list of SLOCK looks like. */
@@ -263,7 +262,7 @@ final class LettuceTransport implements Transport {
     if (error instanceof RedisCommandExecutionException) {
       return new ErrorReply(error.getMessage(), error);
     } else if (error != null) {
-      throw error instanceof RuntimeException e ? e : new CompletionException(error);
+      throw new CompletionException(error);
     }
     return list.size() == 1 && !(list.get(0) instanceof List) ? list.get(0) : list;
   }
@@ -274,7 +273,7 @@ final class LettuceTransport implements Transport {
   public Runnable listen(String name, Consumer<String> heard, Runnable changed) {
     boolean isFirst = channels.isEmpty();
     channels.put(name, new Channel(heard, changed));
-    subscribe(name, ears);
+    subscribe(name, generation);
     if (isFirst && hasSentinel()) {
       follow();
     }
@@ -286,10 +285,18 @@ final class LettuceTransport implements Transport {
 
   /** Listens over a new connection. */
   private synchronized void reopen() {
-    Ears now = new Ears();
-    ears = now;
+    int now = ++generation;
+    heard.clear();
     listening.drop();
     channels.keySet().forEach(name -> subscribe(name, now));
+  }
+
+  private void again(int of) {
+    later(AGAIN_MS, () -> {
+      if (of == generation) {
+        reopen();
+      }
+    });
   }
 
   private void later(long ms, Runnable task) {
@@ -297,49 +304,37 @@ final class LettuceTransport implements Transport {
   }
 
   /** The reply to SSUBSCRIBE is a push message. Of itself only an error completes a command: its own one, or that of another. */
-  private void subscribe(String name, Ears of) {
-    var command = command(List.of("SSUBSCRIBE", name), 1);
-    of.unconfirmed.put(name, command);
-    command.handle((none, error) -> error == null ? null : of.failed(error));
+  private void subscribe(String name, int of) {
+    var command = command(List.of("SSUBSCRIBE", name), true);
+    unconfirmed.put(name, command);
     later(OPENING.toMillis(), () -> {
       if (!command.isDone()) {
-        of.again();
+        again(of);
       }
     });
-    listening.get().thenCompose(connection -> to(connection, name)).thenAccept(connection -> {
-      of.hear((StatefulRedisConnection<String, String>) connection);
-      connection.dispatch(List.of(command));
-    }).exceptionally(of::failed);
-  }
-
-  /** What the listening connections tell, until others take their place. */
-  private final class Ears implements PushListener, RedisConnectionStateListener {
-    private final Set<Object> connections = ConcurrentHashMap.newKeySet();
-    private final Map<Object, AsyncCommand<String, String, List<Object>>> unconfirmed = new ConcurrentHashMap<>();
-
-    void hear(StatefulRedisConnection<String, String> connection) {
-      if (connections.add(connection)) {
-        connection.addListener((PushListener) this);
-        connection.addListener((RedisConnectionStateListener) this);
+    listening.get().thenCompose(connection -> to(connection, name)).thenCompose(connection -> {
+      if (heard.add(connection)) {
+        hear((StatefulRedisConnection<String, String>) connection, of);
       }
-    }
-
-    private Void failed(Throwable error) {
+      connection.dispatch(command);
+      return command;
+    }).exceptionally(error -> {
       String text = String.valueOf(error.getMessage());
       if (text.contains("MOVED ")) {
         cluster.refreshPartitionsAsync();
       }
       if (!text.contains("NOPERM")) { // else the user may not listen
-        again();
+        again(of);
       }
       return null;
-    }
+    });
+  }
 
-    @Override
-    public void onPushMessage(PushMessage message) {
+  private void hear(StatefulRedisConnection<String, String> connection, int of) {
+    connection.addListener((PushListener) message -> {
       List<Object> content = message.getContent(StringCodec.UTF8::decodeKey);
       Channel channel = content.size() < 2 ? null : channels.get(content.get(1));
-      if (channel == null || this != ears) {
+      if (channel == null || of != generation) {
         return;
       }
       switch (message.getType()) {
@@ -351,23 +346,16 @@ final class LettuceTransport implements Transport {
           }
           channel.changed.run();
         }
-        case "sunsubscribe" -> again(); // the slot has moved
+        case "sunsubscribe" -> again(of); // the slot has moved
         default -> { }
       }
-    }
-
-    @Override
-    public void onRedisDisconnected(RedisChannelHandler<?, ?> of) {
-      again();
-    }
-
-    void again() {
-      later(AGAIN_MS, () -> {
-        if (this == ears) {
-          reopen();
-        }
-      });
-    }
+    });
+    connection.addListener(new RedisConnectionStateListener() {
+      @Override
+      public void onRedisDisconnected(RedisChannelHandler<?, ?> handler) {
+        again(of);
+      }
+    });
   }
 
   /** Leaves the connections to the former primary when Sentinel names another one, which they would not notice. */
