@@ -112,6 +112,7 @@ export class Listener {
     if (this.#channels.get(channel.slot) !== channel) return;
     this.#channels.delete(channel.slot);
     channel.stop();
+    channel.tickets.forEach((ticket) => ticket.put("again")); // those who wait there find another one
   }
 
   /** Has all requests of a channel sent again. */

@@ -123,6 +123,8 @@ class Watchdog:
             pass  # another one took the last
         finally:
             self._permits.append(None)
+            if self._due:  # it came after the last look here
+                self._io.spawn(self._renew_due)
 
     async def _renew(self, lease: Lease) -> None:
         try:

@@ -111,6 +111,8 @@ class Tasks:
                 self.spawn(lambda: self._send_next(link))
 
     async def _send_next(self, link: Link) -> None:
+        if self._running >= link.lanes:
+            return  # the end of one of these has the rest sent
         batch: list[tuple[Call, asyncio.Future[list[Any]]]] = []
         while self._queue and len(batch) < link.batch:
             one = self._queue.popleft()

@@ -3,6 +3,7 @@ package example.slock;
 import java.io.Serializable;
 import java.time.Duration;
 import java.util.Comparator;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
