@@ -26,7 +26,7 @@ from harness.settings import REPOSITORY
 RECIPES, MIGRATING = DOCS / "recipes.md", DOCS / "migrating.md"
 EXAMPLES = REPOSITORY / "examples/clients/redis-py"
 PLENTY = 60_000
-FEW = 4  # connections of a Locks
+FEW = 6  # connections of a Locks
 MANY = 500  # steps, of which a job that has lost its lock takes few
 
 

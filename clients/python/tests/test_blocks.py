@@ -63,8 +63,10 @@ def test_by_hand(locks: slock_client.Locks, client: redis.Redis) -> None:
 def test_a_loss_ends_a_block(locks: slock_client.Locks, client: redis.Redis, caplog: Any) -> None:
     with pytest.raises(slock_client.LostError, match=r"gone .lock job"), locks.write("job", label="import"):
         client.delete("job")
-    [record] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "job" in record.getMessage() and "import" in record.getMessage()
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    # Those of holds that earlier tests have left may come now.
+    [text] = [text for text in warnings if "import" in text]
+    assert "job" in text
     with pytest.raises(KeyError), locks.write("job"):  # an error of the work is not replaced
         client.delete("job")
         raise KeyError
