@@ -112,9 +112,13 @@ def test_the_operator_may_do_all_that_slock_does(
     words = {"info": [KEY], "break": [KEY, "--yes"], "old": ["--held-for", "1ms"]}.get(command, [])
     done = Cli(f"redis://operator:secret@127.0.0.1:{server.port}")(command, *words)
     assert KEY in done.stdout + done.stderr or command in ("queues", "doctor"), done
-    # The doctor tries out by ACL DRYRUN what a library needs, which leaves entries in the log.
-    denied = [entry for entry in as_text(raw.ok("ACL", "LOG")) if command != "doctor"]
-    assert not denied and "refuses" not in done.stderr and "not checked" not in done.stdout, done
+    entries = [dict(zip(entry[::2], entry[1::2], strict=True)) for entry in as_text(raw.ok("ACL", "LOG"))]
+    # The doctor tries out by ACL DRYRUN what a library needs, which leaves entries in the log. Redis 7.0 does
+    # not know the command by which newer servers are told the name of a library.
+    denied = [entry["object"] for entry in entries if command != "doctor"]
+    denied = [command for command in denied if command != "client|setinfo"]
+    assert not denied, denied
+    assert "refuses" not in done.stderr and "not checked" not in done.stdout, done
     assert (raw.ok("SLOCK.INFO", KEY) is None) == (command == "break")
     raw.call("DEL", KEY)
 
@@ -123,7 +127,8 @@ def test_the_exporter_may_run_its_script(login: Login, raw: RawConnection) -> No
     app = login("exporter")
     values = as_text(app.ok("EVAL", (DOCS / "redis_exporter.lua").read_text(), 0))
     assert "slock_waiters" in values and app.ok("INFO") and app.ok("CONFIG", "GET", "*")
-    assert "can't run this command" in app.error("EVAL", "return redis.call('SLOCK.LOCK', 'k', 't', 1000)", 0)
+    refused = app.error("EVAL", "return redis.call('SLOCK.LOCK', 'k', 't', 1000)", 0)
+    assert "can't run this command" in refused or "has no permissions to run" in refused
 
 
 def test_a_replica_follows_as_the_user_for_replicas(make_server: MakeServer) -> None:

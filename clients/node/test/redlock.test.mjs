@@ -143,8 +143,9 @@ for (const kind of BASES) {
         const began = performance.now();
         const lock = await redlock.acquire(["a"], LONG_MS);
         assert.ok(performance.now() - began > 200);
-        assert.equal(await servers[0].holder("a"), lock.value);
-        for (const server of servers) await until(async () => (await server.call("EXISTS", "a")) === 1, "the lock of a new process", server);
+        const holders = () => Promise.all(servers.map((server) => server.holder("a").catch(() => "a plain key")));
+        const held = async () => (await holders()).filter((one) => one === lock.value).length;
+        await until(async () => (await held()) > count / 2, "the majority to be held", servers[0]);
         await redlock.release(lock);
         for (const server of servers) await server.call("SET", "a", "plain", "PX", LONG_MS);
         const failed = Redlock === Redlock5 ? ExecutionError : Redlock4.LockError;
