@@ -14,7 +14,8 @@ var (
 	asleep atomic.Int64
 )
 
-func init() { now() }
+// If this goroutine does not run between the two readings, sending is too early, which makes holds end sooner.
+func init() { asleep.Store(int64(sleepingClock() - monotonic())) }
 
 // now is the clock. It is read where the end of a hold is decided.
 func now() time.Duration {
