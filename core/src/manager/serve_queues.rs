@@ -41,21 +41,21 @@ impl LockManager {
         let Some(request) = self.waitlist.pop_leaving() else { return false };
         if let Some(why) = self.waitlist.get(request).and_then(|waiter| self.waitlist.leaves(request, waiter))
         {
-            self.leaves(request, why);
+            self.take_out(request, why);
         }
         true
     }
 
-    fn leaves(&mut self, request: RequestId, why: Leaves) {
+    fn take_out(&mut self, request: RequestId, why: Leaves) {
         match why {
             Leaves::NoSubscriber => self.counters.no_subscriber += u64::from(self.abandon(request)),
             Leaves::ConnectionClosed => self.withdraw(request),
         }
     }
 
-    /// Ends the next hold of a connection that has closed, on all its names. False if there is none.
-    pub(super) fn end_next_hold_of_closed(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
-        let Some((fence, db, hold)) = self.ephemeral.next_ended(now) else { return false };
+    /// Ends the next hold of a connection that has closed, on all its names.
+    pub(super) fn end_next_hold_of_closed(&mut self, store: &mut impl LockStore, now: Timestamp) {
+        let Some((fence, db, hold)) = self.ephemeral.next_ended(now) else { return };
         let (token, names) = (hold.token.clone(), hold.names.clone());
         let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
         let mut open = Open::new(Operation::new(store, now, db, &names));
@@ -68,13 +68,11 @@ impl LockManager {
                 Ok(false) | Err(_) => self.ephemeral.end(fence, open.id(at)),
             }
         }
-        true
     }
 
-    /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline. False if there is
-    /// none.
-    pub(super) fn check_next_ephemeral(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
-        let Some((fence, db, hold)) = self.ephemeral.next_check(now.unix_ms()) else { return false };
+    /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline.
+    pub(super) fn check_next_ephemeral(&mut self, store: &mut impl LockStore, now: Timestamp) {
+        let Some((fence, db, hold)) = self.ephemeral.next_check(now.unix_ms()) else { return };
         let live = hold.names.iter().find_map(|name| {
             let own = store.peek(LockIdRef { db, name })?.holder(&hold.token, now.unix_ms())?;
             (own.fence == fence).then_some(own.deadline_ms)
@@ -83,7 +81,6 @@ impl LockManager {
             Some(deadline_ms) => self.ephemeral.check_again_after(fence, now.unix_ms(), deadline_ms),
             None => drop(self.ephemeral.remove(fence)),
         }
-        true
     }
 
     pub(super) fn serve_next_queue(
@@ -91,15 +88,15 @@ impl LockManager {
         store: &mut impl LockStore,
         clients: &mut impl Clients,
         now: Timestamp,
-    ) -> bool {
+    ) {
         if self.grace_until_ms.is_some() && self.grace_left_ms(now).is_none() {
             self.set_grace(None);
-            return true;
+            return;
         }
         if let Some(queue) = self.waitlist.pop_wake(now.unix_ms()) {
             self.signal(queue);
         }
-        let Some(queue) = self.tasks.ready.pop_front() else { return false };
+        let Some(queue) = self.tasks.ready.pop_front() else { return };
         self.waitlist.set_ready(queue, false);
         if let Some(front) = self.waitlist.front(queue) {
             if !self.waitlist.get(front).is_some_and(Waiter::is_for_many) {
@@ -108,7 +105,6 @@ impl LockManager {
                 self.tasks.revisit.insert(front);
             }
         }
-        true
     }
 
     /// Whether this request for many names, the first in this queue, has to wait here. Then none of the others has to be
@@ -132,16 +128,15 @@ impl LockManager {
         true
     }
 
-    /// Looks at the next request that was put aside. False if there is none.
+    /// Looks at the next request that was put aside.
     pub(super) fn serve_next_revisit(
         &mut self,
         store: &mut impl LockStore,
         clients: &mut impl Clients,
         now: Timestamp,
-    ) -> bool {
-        let Some(request) = self.tasks.revisit.pop_first() else { return false };
+    ) {
+        let Some(request) = self.tasks.revisit.pop_first() else { return };
         self.attempt(store, clients, now, request);
-        true
     }
 
     /// Grants a waiting request if it can be granted, ends its wait if it never can be, and notes when to
@@ -155,7 +150,7 @@ impl LockManager {
     ) {
         let Some(waiter) = self.waitlist.get(request) else { return };
         if let Some(why) = self.waitlist.leaves(request, waiter) {
-            return self.leaves(request, why);
+            return self.take_out(request, why);
         }
         if waiter.gives_up_ms.is_some_and(|at_ms| at_ms <= now.monotonic_ms()) {
             return self.finish(request, WaitResult::TimedOut);
@@ -175,7 +170,7 @@ impl LockManager {
                     Err(NotGranted::NoSubscriber) => {
                         let channel = waiter.channel.clone();
                         channel.iter().for_each(|channel| self.waitlist.close_channel(channel));
-                        self.leaves(request, Leaves::NoSubscriber);
+                        self.take_out(request, Leaves::NoSubscriber);
                     }
                 }
             }

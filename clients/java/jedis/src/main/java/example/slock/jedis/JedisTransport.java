@@ -103,7 +103,7 @@ final class JedisTransport implements Transport {
             if (spare != null) {
               giveBack(spare);
             }
-          } catch (Exception e) { // whoever needs one makes it, and learns why that fails
+          } catch (Exception e) { // the call that needs one makes it, and learns why that fails
           } finally {
             isSparing.set(false);
           }
