@@ -300,7 +300,7 @@ impl<'w> Search<'w> {
             live.filter_map(|holder| waitlist.token(holder.token()).cloned()).collect()
         } else {
             let tokens = waitlist.tokens_after(None).take(left).inspect(|_| looked_at += 1);
-            tokens.filter(|(_, token)| self.holds(lock, token)).map(|(_, token)| token.clone()).collect()
+            tokens.filter(|token| self.holds(lock, token)).cloned().collect()
         };
         self.left -= looked_at;
         found

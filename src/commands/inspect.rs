@@ -102,7 +102,8 @@ fn show(
     int_field(ctx, "pttl", pttl_ms);
     let Some(listed) = listed else { return };
     ctx.reply_bytes(b"holders");
-    let holders = lock.map_or_else(Vec::new, |lock| lock.live_holders(now_ms, listed));
+    let holders: Vec<&Holder> =
+        lock.into_iter().flat_map(|lock| lock.live_holders(now_ms)).take(listed).collect();
     ctx.reply_array(holders.len());
     for holder in holders {
         show_holder(ctx, holder, manager.connection_of(id, holder.fence), now_ms);

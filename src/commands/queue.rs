@@ -5,7 +5,7 @@
 //! SLOCK.CANCEL key token  how many waiting requests of the token were cancelled
 //! ```
 
-use slock_core::{LockIdRef, LockStore, QueueSummary};
+use slock_core::{Holder, LockIdRef, LockStore, QueueSummary};
 
 use super::args::Args;
 use super::inspect::{int_field, mode_and_readers, text_field};
@@ -39,8 +39,7 @@ pub fn queues(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
         let entry = |queue: QueueSummary<'_>| {
             let lock = store.peek(queue.lock).filter(|lock| lock.is_live(now.unix_ms()));
             let (mode, readers) = mode_and_readers(lock, now.unix_ms());
-            let since_ms = lock
-                .and_then(|lock| lock.live_holders(now.unix_ms(), 1).first().map(|oldest| oldest.since_ms()));
+            let since_ms = lock.and_then(|lock| lock.live_holders(now.unix_ms()).next()).map(Holder::since_ms);
             Entry {
                 name: queue.lock.name.into(),
                 waiters: queue.waiters,

@@ -5,15 +5,15 @@
 //! at nearly the cost of one with ten. Trees, not hash tables: they grow by a node at a time, so no
 //! single reader pays for the growth of the whole. The table knows nothing of modes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 use std::mem::{self, size_of};
+use std::ops::Bound;
 use std::slice;
 
 use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
 
-use super::by_fence::ByFence;
 use super::holder::Holder;
 use crate::alloc_size::allocated;
 use crate::limits::DROPPED_AT_ONCE;
@@ -43,7 +43,7 @@ enum View<'a> {
 /// Every entry leads to a holder by its fence.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trees {
-    by_fence: ByFence,
+    by_fence: BTreeMap<u64, Holder>,
     /// The hash of the token, and the fence.
     by_token: BTreeSet<(u64, u64)>,
     by_deadline: BTreeSet<(u64, u64)>,
@@ -95,9 +95,9 @@ impl Holders {
                 later.sort_unstable_by_key(|holder| holder.fence);
                 (later, None)
             }
-            View::Many(trees) => (SmallVec::new(), Some(trees.by_fence.after(fence))),
+            View::Many(trees) => (SmallVec::new(), Some(trees.by_fence.range(above(fence)))),
         };
-        few.into_iter().chain(many.into_iter().flatten())
+        few.into_iter().chain(many.into_iter().flatten().map(|(_, holder)| holder))
     }
 
     #[inline(always)]
@@ -112,7 +112,7 @@ impl Holders {
     pub(crate) fn with_fence(&self, fence: u64) -> Option<&Holder> {
         match self.view() {
             View::Few(few) => few.iter().find(|holder| holder.fence == fence),
-            View::Many(trees) => trees.by_fence.get(fence),
+            View::Many(trees) => trees.by_fence.get(&fence),
         }
     }
 
@@ -131,8 +131,7 @@ impl Holders {
         }
     }
 
-    /// How many holders have a deadline at or before `at_ms`. Costs what those or the others are,
-    /// whichever are fewer.
+    /// How many holders have a deadline at or before `at_ms`. Costs a step for each.
     #[inline(always)]
     pub(crate) fn count_ended(&self, at_ms: u64) -> usize {
         match self {
@@ -153,40 +152,6 @@ impl Holders {
     /// 0 when there is none.
     pub(crate) fn highest_fence(&self) -> u64 {
         self.after(0).next_back().map_or(0, |holder| holder.fence)
-    }
-
-    /// The highest fence of a holder whose deadline is after `now_ms`.
-    pub(crate) fn highest_live_fence(&self, now_ms: u64) -> Option<u64> {
-        self.live_fences(now_ms, 1, self.after(0).rev()).into_iter().max()
-    }
-
-    /// The first `most` holders whose deadline is after `now_ms`, oldest hold first.
-    pub(crate) fn live(&self, now_ms: u64, most: usize) -> Vec<&Holder> {
-        let mut fences = self.live_fences(now_ms, most, self.after(0));
-        fences.sort_unstable();
-        fences.into_iter().take(most).filter_map(|fence| self.with_fence(fence)).collect()
-    }
-
-    /// The fences of the first `most` of these holders whose deadline is after `now_ms`; or of all who are live, in any
-    /// order. Costs what those who are live or who have to be passed over are, whichever are fewer.
-    fn live_fences<'h>(
-        &self,
-        now_ms: u64,
-        most: usize,
-        mut holders: impl Iterator<Item = &'h Holder>,
-    ) -> Vec<u64> {
-        let mut last_first = self.deadlines().rev();
-        let (mut first, mut all) = (Vec::new(), Vec::new());
-        while first.len() < most
-            && let Some(holder) = holders.next()
-        {
-            match last_first.next() {
-                Some((deadline_ms, fence)) if deadline_ms > now_ms => all.push(fence),
-                Some(_) | None => return all,
-            }
-            first.extend(Some(holder.fence).filter(|_| holder.is_live(now_ms)));
-        }
-        first
     }
 
     /// The holders that [`Holders::drop_ended`] drops.
@@ -307,7 +272,7 @@ impl Holders {
         let (few, many) = match self {
             Self::One(one) => (slice::from_mut(one), None),
             Self::Few(few) => (&mut few[..], None),
-            Self::Many(trees) => (&mut [][..], Some(trees.by_fence.after_mut(fence))),
+            Self::Many(trees) => (&mut [][..], Some(trees.by_fence.range_mut(above(fence)).map(|(_, holder)| holder))),
         };
         let few = few.iter_mut().filter(move |holder| holder.fence > fence);
         few.chain(many.into_iter().flatten()).map(|holder| (holder.fence, holder.bytes_mut()))
@@ -327,7 +292,7 @@ impl Holders {
         if let Self::Many(trees) = self
             && trees.by_deadline.len() <= INDEX_ABOVE / 2
         {
-            *self = Self::Few(trees.by_fence.after(0).cloned().collect());
+            *self = Self::Few(mem::take(&mut trees.by_fence).into_values().collect());
         }
         if let Self::Few(few) = self
             && few.len() == 1
@@ -348,7 +313,7 @@ impl Trees {
         let hash = self.hash(token);
         // One bound is looked up faster than two.
         let same_hash = self.by_token.range((hash, 0)..).take_while(|(other, _)| *other == hash);
-        same_hash.filter_map(|(_, fence)| self.by_fence.get(*fence)).find(|holder| holder.token() == token)
+        same_hash.filter_map(|(_, fence)| self.by_fence.get(fence)).find(|holder| holder.token() == token)
     }
 
     #[inline(never)]
@@ -359,20 +324,7 @@ impl Trees {
 
     #[inline(never)]
     fn count_ended(&self, at_ms: u64) -> usize {
-        let mut deadlines = self.by_deadline.iter().map(|(deadline_ms, _)| *deadline_ms);
-        let mut count = 0;
-        // From both ends.
-        loop {
-            match deadlines.next() {
-                Some(first_ms) if first_ms <= at_ms => count += 1,
-                Some(_) | None => return count,
-            }
-            match deadlines.next_back() {
-                Some(last_ms) if last_ms > at_ms => {}
-                Some(_) => return count + 1 + deadlines.len(),
-                None => return count,
-            }
-        }
+        self.by_deadline.range(..=(at_ms, u64::MAX)).count()
     }
 
     fn drop_ended(&mut self, at_ms: u64) {
@@ -386,13 +338,10 @@ impl Trees {
 
     fn put(&mut self, holder: Holder) {
         let same_token = self.get(holder.token()).map(|other| other.fence);
-        let same_fence = Some(holder.fence).filter(|fence| *fence <= self.by_fence.highest());
-        same_token.into_iter().chain(same_fence).for_each(|fence| {
-            self.remove(fence);
-        });
+        same_token.into_iter().chain([holder.fence]).for_each(|fence| drop(self.remove(fence)));
         self.by_token.insert((self.hash(holder.token()), holder.fence));
         self.by_deadline.insert((holder.deadline_ms, holder.fence));
-        self.by_fence.insert(holder);
+        self.by_fence.insert(holder.fence, holder);
     }
 
     fn take(&mut self, token: &[u8]) -> Option<Holder> {
@@ -401,21 +350,25 @@ impl Trees {
     }
 
     fn remove(&mut self, fence: u64) -> Option<Holder> {
-        let gone = self.by_fence.remove(fence)?;
+        let gone = self.by_fence.remove(&fence)?;
         self.by_token.remove(&(self.hash(gone.token()), fence));
         self.by_deadline.remove(&(gone.deadline_ms, fence));
         Some(gone)
     }
 
-    /// Estimated for the trees: a node of the standard library's has room for 11 entries, and is filled to little more
-    /// than a half where what is new comes at the end, as deadlines do.
+    /// Estimated: a node of the standard library's trees has room for 11 entries, and is filled to little more than a half
+    /// where what is new comes at the end, as deadlines and fences do.
     fn heap_bytes(&self) -> usize {
         const NODE_ROOM: usize = 11;
         const NODE_FILL: usize = 6;
         const NODE_HEAD_BYTES: usize = 16;
-        let node = allocated(NODE_ROOM * size_of::<(u64, u64)>() + NODE_HEAD_BYTES);
+        let node = |entry: usize| allocated(NODE_ROOM * entry + NODE_HEAD_BYTES);
         let nodes = self.by_deadline.len() / NODE_FILL + 1;
-        let pieces: usize = self.by_fence.piece_bytes().map(allocated).sum();
-        allocated(size_of::<Self>()) + pieces + 2 * nodes * node
+        let entries = [size_of::<(u64, Holder)>(), size_of::<(u64, u64)>(), size_of::<(u64, u64)>()];
+        allocated(size_of::<Self>()) + nodes * entries.map(node).iter().sum::<usize>()
     }
+}
+
+fn above(fence: u64) -> (Bound<u64>, Bound<u64>) {
+    (Bound::Excluded(fence), Bound::Unbounded)
 }

@@ -5,7 +5,6 @@
 //! is still in the table. It leaves the table only by an [`Effect`], so that copies of a lock stay
 //! equal to the byte.
 
-mod by_fence;
 mod holder;
 mod holders;
 
@@ -147,7 +146,7 @@ impl Lock {
     /// The highest fence of a hold that is in force.
     #[must_use]
     pub fn highest_live_fence(&self, now_ms: u64) -> Option<u64> {
-        self.holders.highest_live_fence(now_ms)
+        self.holders.after(0).rev().find(|holder| holder.is_live(now_ms)).map(|holder| holder.fence)
     }
 
     /// The highest fence of all holds, live or not.
@@ -191,10 +190,9 @@ impl Lock {
         self.holders_after(0)
     }
 
-    /// The first `most` of the holders whose holds are in force, in the order in which these began.
-    #[must_use]
-    pub fn live_holders(&self, now_ms: u64, most: usize) -> Vec<&Holder> {
-        self.holders.live(now_ms, most)
+    /// The holders whose holds are in force, in the order in which these began.
+    pub fn live_holders(&self, now_ms: u64) -> impl Iterator<Item = &Holder> {
+        self.holders().filter(move |holder| holder.is_live(now_ms))
     }
 
     /// The holders with a fence above this one, live or not, the lowest fence first.

@@ -13,7 +13,6 @@ use crate::ids::{ConnectionId, LockIdRef};
 use crate::lock::Holder;
 use crate::request::Claim;
 use crate::store::LockStore;
-use crate::time::Timestamp;
 
 /// A hold that ends with a connection: one fence, on one lock or on several.
 #[derive(Debug)]
@@ -35,16 +34,8 @@ pub(super) struct EphemeralHolds {
     by_check: BTreeSet<(u64, u64)>,
     /// Connections that have closed and whose holds have not all been ended. The oldest first.
     closed: BTreeSet<ConnectionId>,
-    /// Holds of closed connections up to here could not be ended, because this node does not serve their keys; they are
-    /// skipped until the next try.
-    not_served_up_to: Option<(ConnectionId, u64)>,
-    /// When to begin again after some could not be ended, on the monotonic clock.
-    retry_ms: Option<u64>,
     databases: Databases,
 }
-
-/// After holds could not be ended they are tried again so much later.
-const RETRY_MS: u64 = 1000;
 
 impl EphemeralHolds {
     pub(super) fn is_empty(&self) -> bool {
@@ -116,8 +107,8 @@ impl EphemeralHolds {
 
     /// This connection has closed.
     pub(super) fn close(&mut self, connection: ConnectionId) {
-        if self.by_connection.contains_key(&connection) && self.closed.insert(connection) {
-            (self.not_served_up_to, self.retry_ms) = (None, None);
+        if self.by_connection.contains_key(&connection) {
+            self.closed.insert(connection);
         }
     }
 
@@ -141,46 +132,16 @@ impl EphemeralHolds {
         hold.db == self.databases.number_of(lock.db) && hold.names.contains(lock.name)
     }
 
-    /// Whether any hold is to end, now or when it is tried again.
+    /// Whether any hold is to end.
     pub(super) fn has_closed(&self) -> bool {
         !self.closed.is_empty()
     }
 
-    /// Whether any hold is to end now.
-    pub(super) fn has_work(&self) -> bool {
-        self.has_closed() && self.retry_ms.is_none()
-    }
-
-    /// When holds that could not be ended are tried again, on the monotonic clock.
-    pub(super) fn next_retry_ms(&self) -> Option<u64> {
-        self.retry_ms.filter(|_| self.has_closed())
-    }
-
     /// The next hold that is to end: its fence, its database, itself.
-    pub(super) fn next_ended(&mut self, now: Timestamp) -> Option<(u64, i32, &EphemeralHold)> {
-        if self.retry_ms.is_some_and(|at_ms| now.monotonic_ms() < at_ms) {
-            return None;
-        }
-        self.retry_ms = None;
-        let (from_connection, from_fence) =
-            self.not_served_up_to.map_or((0, 0), |(of, fence)| (of, fence + 1));
-        let ended = self.closed.range(from_connection..).find_map(|connection| {
-            let from = if *connection == from_connection { from_fence } else { 0 };
-            self.by_connection.get(connection)?.range(from..).next().copied()
-        });
-        if ended.is_none() {
-            // Whatever is left could not be ended: the cluster is down, say.
-            self.not_served_up_to = None;
-            self.retry_ms = self.has_closed().then(|| now.monotonic_ms() + RETRY_MS);
-        }
-        let fence = ended?;
-        let hold = self.by_fence.get(&fence)?;
-        Some((fence, self.databases.index_of(hold.db), hold))
-    }
-
-    /// This node does not serve a lock of the hold with this fence.
-    pub(super) fn skip(&mut self, fence: u64) {
-        self.not_served_up_to = self.by_fence.get(&fence).map(|hold| (hold.connection, fence));
+    pub(super) fn next_ended(&self) -> Option<(u64, i32, &EphemeralHold)> {
+        let fence = self.by_connection.get(self.closed.first()?)?.first()?;
+        let hold = self.by_fence.get(fence)?;
+        Some((*fence, self.databases.index_of(hold.db), hold))
     }
 
     /// An entry whose hold was due to have ended by now, for the caller to look whether it has.

@@ -1,11 +1,13 @@
 //! What is looked at now and then of all that wait, because nothing reports it: names, and owners. The caller says when,
 //! and keeps how far the look has come.
 
+use std::rc::Rc;
+
 use super::lock_manager::LockManager;
 use super::operation::{Open, Operation};
 use crate::deadlock;
 use crate::lock::Admission;
-use crate::queue::{Place, QueueId};
+use crate::queue::QueueId;
 use crate::request::WaitResult;
 use crate::store::LockStore;
 use crate::time::Timestamp;
@@ -15,8 +17,8 @@ use crate::time::Timestamp;
 pub struct NamePosition(QueueId);
 
 /// How far [`LockManager::look_at_owner`] has come.
-#[derive(Clone, Copy, Debug)]
-pub struct OwnerPosition(Place);
+#[derive(Clone, Debug)]
+pub struct OwnerPosition(Rc<[u8]>);
 
 impl LockManager {
     /// Looks at the next name that is waited for, after the one that the last call came to; `None` at the end. It finds
@@ -54,8 +56,8 @@ impl LockManager {
         now: Timestamp,
         after: Option<OwnerPosition>,
     ) -> Option<OwnerPosition> {
-        let (place, token) = self.waitlist.tokens_after(after.map(|position| position.0)).next()?;
-        let found = deadlock::around(token, &self.waitlist, now.unix_ms(), store);
+        let token = self.waitlist.tokens_after(after.as_ref().map(|position| &*position.0)).next()?.clone();
+        let found = deadlock::around(&token, &self.waitlist, now.unix_ms(), store);
         store.close();
         self.tasks.revisit.extend(found.answered);
         if let Some(cycle) = found.cycle.filter(|_| !self.some_are_leaving(now)) {
@@ -63,13 +65,13 @@ impl LockManager {
             let error = cycle.told_to_youngest(&self.waitlist);
             self.finish(cycle.youngest.0, WaitResult::Failed(error));
         }
-        Some(OwnerPosition(place))
+        Some(OwnerPosition(token))
     }
 
     /// Whether some still stand in their queues, or in their locks, who keep nobody waiting any more.
     pub(super) fn some_are_leaving(&self, now: Timestamp) -> bool {
         self.waitlist.has_leaving()
-            || self.ephemeral.has_work()
+            || self.ephemeral.has_closed()
             || self.waitlist.next_give_up(now.monotonic_ms()).is_some()
     }
 }

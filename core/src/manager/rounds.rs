@@ -36,7 +36,7 @@ impl LockManager {
         !self.tasks.is_empty()
             || !self.failing.is_empty()
             || self.waitlist.has_leaving()
-            || self.ephemeral.has_work()
+            || self.ephemeral.has_closed()
     }
 
     /// When [`LockManager::serve_queues`] has to be called next for what waits for time to pass, on the monotonic
@@ -49,7 +49,6 @@ impl LockManager {
             self.next_wait_end_ms(),
             self.waitlist.next_wake_ms().map(on_monotonic_clock),
             self.grace_until_ms.filter(|_| !self.waitlist.is_empty()),
-            self.ephemeral.next_retry_ms(),
             self.ephemeral.next_check_ms().map(on_monotonic_clock),
         ];
         moments.into_iter().flatten().min()

@@ -55,17 +55,15 @@ impl LockManager {
 
     /// Ends the next hold of a connection that has closed, on all its names.
     pub(super) fn end_next_hold_of_closed(&mut self, store: &mut impl LockStore, now: Timestamp) {
-        let Some((fence, db, hold)) = self.ephemeral.next_ended(now) else { return };
+        let Some((fence, db, hold)) = self.ephemeral.next_ended() else { return };
         let (token, names) = (hold.token.clone(), hold.names.clone());
         let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
         let mut open = Open::new(Operation::new(store, now, db, &names));
         let hold = HoldRef { token: &token, fence: Some(fence) };
         for at in 0..open.len() {
-            match self.drop_hold(&mut open, at, hold, None) {
-                Ok(true) => {}
-                Err(LockError::NotServed) => self.ephemeral.skip(fence),
-                // It has ended in another way.
-                Ok(false) | Err(_) => self.ephemeral.end(fence, open.id(at)),
+            if !self.drop_hold(&mut open, at, hold, None).is_ok_and(|was_held| was_held) {
+                // It has ended in another way; or this node does not serve its key, and it ends by its ttl.
+                self.ephemeral.end(fence, open.id(at));
             }
         }
     }

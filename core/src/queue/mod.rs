@@ -17,7 +17,6 @@
 //! which grow by a node at a time: no request pays for the growth of a table. (Only the list of those that leave
 //! is in one piece: it has 24 bytes for each channel or connection.) It decides nothing; `manager` does.
 
-mod byte_map;
 mod channels;
 mod handles;
 mod one_queue;
@@ -43,8 +42,6 @@ use crate::limits::NAMES_MAX;
 use crate::mode::{Mode, Want};
 use crate::request::{Claim, Request, Terms};
 
-use byte_map::ByteMap;
-pub(crate) use byte_map::Place;
 pub(crate) use handles::{QueueId, TokenId};
 pub(crate) use one_queue::Queue;
 pub(crate) use tables::Leaves;
@@ -123,9 +120,9 @@ pub struct Waitlist {
     waiters: BTreeMap<RequestId, Box<Waiter>>,
     queues: BTreeMap<QueueId, Box<Queue>>,
     /// By database and name.
-    queue_ids: BTreeMap<i32, ByteMap<QueueId>>,
+    queue_ids: BTreeMap<i32, BTreeMap<Rc<[u8]>, QueueId>>,
     /// Each token, while any of its requests waits,
-    tokens: ByteMap<()>,
+    tokens: BTreeSet<Rc<[u8]>>,
     /// and these requests.
     by_token: BTreeSet<(TokenId, RequestId)>,
     moments: Moments,
@@ -191,7 +188,7 @@ impl Waitlist {
 
     /// The queue of this lock, if anybody waits for it.
     pub(crate) fn queue_at(&self, lock: LockIdRef<'_>) -> Option<QueueId> {
-        self.queue_ids.get(&lock.db)?.get(lock.name).map(|(_, queue)| *queue)
+        self.queue_ids.get(&lock.db)?.get(lock.name).copied()
     }
 
     /// The lock that this queue is for, while anybody waits there.
@@ -227,10 +224,10 @@ impl Waitlist {
         let token: Rc<[u8]> = match self.tokens.get(claim.token) {
             None => {
                 let token: Rc<[u8]> = claim.token.into();
-                self.tokens.insert(token.clone(), ());
+                self.tokens.insert(token.clone());
                 token
             }
-            Some((token, ())) => token.clone(),
+            Some(token) => token.clone(),
         };
         let older: SmallVec<[RequestId; 2]> = self.requests_of(TokenId::of(&token)).take(2).collect();
         self.by_token.insert((TokenId::of(&token), request));
@@ -303,7 +300,7 @@ impl Waitlist {
         self.by_token.remove(&(waiter.token_id(), request));
         let rest: SmallVec<[RequestId; 2]> = self.requests_of(waiter.token_id()).take(2).collect();
         match rest[..] {
-            [] => self.tokens.remove(&waiter.token),
+            [] => drop(self.tokens.remove(&waiter.token)),
             [last] => self.set_multi_queue(last),
             _ => {}
         }
@@ -433,14 +430,15 @@ impl Waitlist {
         self.tokens.len()
     }
 
-    /// These tokens after a place, each with its place.
-    pub(crate) fn tokens_after(&self, place: Option<Place>) -> impl Iterator<Item = (Place, &Rc<[u8]>)> {
-        self.tokens.after(place)
+    /// The tokens after this one, in their order; all if none is given.
+    pub(crate) fn tokens_after(&self, after: Option<&[u8]>) -> impl Iterator<Item = &Rc<[u8]>> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.tokens.range::<[u8], _>((from, Bound::Unbounded))
     }
 
     /// This token as it is kept here, if any request of it waits.
     pub(crate) fn token(&self, token: &[u8]) -> Option<&Rc<[u8]>> {
-        self.tokens.get(token).map(|(token, ())| token)
+        self.tokens.get(token)
     }
 
     /// Whether this token has several requests.

@@ -25,7 +25,7 @@ impl LockManager {
         note: &mut Note<'_>,
     ) {
         assert!(self.failing.is_empty() && self.grace_until_ms.is_none() && self.answers.is_empty());
-        assert!(!self.tasks.looks_at_all() && self.ephemeral.next_retry_ms().is_none());
+        assert!(!self.tasks.looks_at_all());
         self.waitlist.describe(now.unix_ms(), note);
         let name_of = |queue: QueueId| self.waitlist.lock_of(queue).map(|lock| &*lock.name);
         for (at, queue) in self.tasks.ready.iter().enumerate() {

@@ -41,7 +41,7 @@ pub(super) struct Name {
 }
 
 impl Name {
-    fn obstacle(&self) -> Option<LockError> {
+    pub(super) fn obstacle(&self) -> Option<LockError> {
         if self.is_away {
             return Some(LockError::NotServed);
         }

@@ -13,7 +13,7 @@ impl Waitlist {
             for queue in &waiter.queues {
                 waiting.entry(*queue).or_default().insert(*request);
             }
-            let (token, ()) = self.tokens.get(&waiter.token).unwrap();
+            let token = self.tokens.get(&waiter.token).unwrap();
             assert!(self.by_token.contains(&(waiter.token_id(), *request)));
             assert!(Rc::ptr_eq(token, &waiter.token));
             if let Some(at_ms) = waiter.gives_up_ms {
@@ -21,11 +21,11 @@ impl Waitlist {
             }
         }
         assert_eq!(waiting.len(), self.queues.len());
-        assert_eq!(waiting.len(), self.queue_ids.values().map(ByteMap::len).sum::<usize>());
+        assert_eq!(waiting.len(), self.queue_ids.values().map(BTreeMap::len).sum::<usize>());
         assert!(self.queue_ids.values().all(|of_db| !of_db.is_empty()));
         for (id, requests) in waiting {
             let queue = &self.queues[&id];
-            assert_eq!(self.queue_ids[&queue.lock.db].get(&queue.lock.name).unwrap().1, &id);
+            assert_eq!(self.queue_ids[&queue.lock.db][&queue.lock.name], id);
             assert_eq!(queue.iter().collect::<BTreeSet<_>>(), requests);
             for request in &requests {
                 let waiter = &self.waiters[request];
