@@ -4,6 +4,7 @@ use std::ffi::CStr;
 
 use crate::runtime::{Runtime, notice};
 use crate::server::{self, Ctx, Setting, SettingKind};
+use crate::shared::Number;
 use crate::state::{STATE, TTL_MAX_MS};
 
 fn settings_changed() {
@@ -13,34 +14,10 @@ fn settings_changed() {
 /// How long a hold may last, what `WAIT` may cost in memory, how careful to be after a crash, and whether ordinary
 /// clients may use `SLOCK.APPLY`.
 static SETTINGS: [Setting; 5] = [
-    Setting {
-        name: c"max-ttl-ms",
-        kind: SettingKind::Integer { min: 1, max: TTL_MAX_MS },
-        default: 86_400_000,
-        value: &STATE.settings.max_ttl_ms,
-        changed: settings_changed,
-    },
-    Setting {
-        name: c"max-waiters",
-        kind: SettingKind::Integer { min: 0, max: 10_000_000 },
-        default: 100_000,
-        value: &STATE.settings.max_waiters,
-        changed: settings_changed,
-    },
-    Setting {
-        name: c"max-waiters-per-user",
-        kind: SettingKind::Integer { min: 0, max: 10_000_000 },
-        default: 0,
-        value: &STATE.settings.max_waiters_per_user,
-        changed: settings_changed,
-    },
-    Setting {
-        name: c"restart-grace-ms",
-        kind: SettingKind::Integer { min: 0, max: 86_400_000 },
-        default: 0,
-        value: &STATE.settings.restart_grace_ms,
-        changed: settings_changed,
-    },
+    integer(c"max-ttl-ms", 1, TTL_MAX_MS, 86_400_000, &STATE.settings.max_ttl_ms),
+    integer(c"max-waiters", 0, 10_000_000, 100_000, &STATE.settings.max_waiters),
+    integer(c"max-waiters-per-user", 0, 10_000_000, 0, &STATE.settings.max_waiters_per_user),
+    integer(c"restart-grace-ms", 0, 86_400_000, 0, &STATE.settings.restart_grace_ms),
     Setting {
         name: c"allow-apply",
         kind: SettingKind::Switch,
@@ -49,6 +26,10 @@ static SETTINGS: [Setting; 5] = [
         changed: settings_changed,
     },
 ];
+
+const fn integer(name: &'static CStr, min: i64, max: i64, default: i64, value: &'static Number) -> Setting {
+    Setting { name, kind: SettingKind::Integer { min, max }, default, value, changed: settings_changed }
+}
 
 /// Registers the settings, with what the `loadmodule` line says: pairs of name and value, the name
 /// with or without `slock.`.

@@ -8,7 +8,7 @@
 //! that remove locks which an operation has open. The type's callbacks report that: see [`note_change`].
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
@@ -28,8 +28,6 @@ pub struct Keyspace<'c> {
     has_listeners: bool,
     db: i32,
     open: SmallVec<[OpenKey<'c>; 1]>,
-    /// Where each name stands in `open`, once it was asked for and there are many.
-    position_of: Option<HashMap<Box<[u8]>, usize>>,
     /// The key that was looked at last beside those.
     peeked: Option<LockKey<'c>>,
     unannounced: SmallVec<[Announcement<'c>; 1]>,
@@ -156,7 +154,6 @@ impl<'c> Keyspace<'c> {
                 has_listeners,
                 db,
                 open: SmallVec::new(),
-                position_of: None,
                 peeked: None,
                 unannounced: SmallVec::new(),
             };
@@ -230,19 +227,9 @@ impl<'c> Keyspace<'c> {
     }
 
     /// Where this name stands among those that are open.
-    fn position(&mut self, lock: LockIdRef<'_>) -> Option<usize> {
-        const FEW: usize = 8;
-        if lock.db != self.db {
-            return None;
-        }
-        if self.open.len() <= FEW {
-            return self.open.iter().position(|open| open.name.bytes() == lock.name);
-        }
-        let open = &self.open;
-        let position_of = self.position_of.get_or_insert_with(|| {
-            open.iter().enumerate().map(|(at, open)| (open.name.bytes().into(), at)).collect()
-        });
-        position_of.get(lock.name).copied()
+    fn position(&self, lock: LockIdRef<'_>) -> Option<usize> {
+        let is_open = |open: &OpenKey<'_>| self.db == lock.db && open.name.bytes() == lock.name;
+        self.open.iter().position(is_open)
     }
 }
 
@@ -296,7 +283,6 @@ impl LockStore for Keyspace<'_> {
         if self.peeked.is_some() || !self.open.is_empty() {
             self.peeked = None;
             self.open.clear();
-            self.position_of = None;
         }
     }
 

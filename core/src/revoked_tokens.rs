@@ -102,12 +102,5 @@ impl RevokedTokens {
 }
 
 #[cfg(test)]
-impl RevokedTokens {
-    /// For how many milliseconds from now the token is revoked for this lock, if it is, and whether it has lost a hold
-    /// of it by that.
-    pub(crate) fn described(&self, lock: LockIdRef<'_>, token: &[u8], now: Timestamp) -> Option<(u64, bool)> {
-        let left_ms = self.left_ms(lock, token, now)?;
-        let hash = self.hasher.hash_one((lock, token));
-        Some((left_ms, self.table[hash as usize % ENTRIES].is_released()))
-    }
-}
+#[path = "tests/revoked_described.rs"]
+mod describe;

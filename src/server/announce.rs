@@ -29,6 +29,7 @@ impl Ctx<'_> {
     pub fn signal_modified(self, name: Str<'_>) {
         api!(RedisModule_SignalModifiedKey(self.pointer(), name.pointer()));
     }
+
     /// Sends `SLOCK.APPLY key change [meta]` to replicas and the log.
     pub fn replicate(self, name: Str<'_>, change: &[u8], meta: &[u8]) {
         let (ctx, command, name) = (self.pointer(), c"SLOCK.APPLY".as_ptr(), name.pointer());

@@ -61,6 +61,7 @@ impl Holders {
         Self::One(holder)
     }
 
+    #[inline(always)]
     fn view(&self) -> View<'_> {
         match self {
             Self::One(one) => View::Few(slice::from_ref(one)),
@@ -70,10 +71,9 @@ impl Holders {
     }
 
     pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::One(_) => 1,
-            Self::Few(few) => few.len(),
-            Self::Many(trees) => trees.by_deadline.len(),
+        match self.view() {
+            View::Few(few) => few.len(),
+            View::Many(trees) => trees.by_deadline.len(),
         }
     }
 
@@ -102,10 +102,9 @@ impl Holders {
 
     #[inline(always)]
     pub(crate) fn get(&self, token: &[u8]) -> Option<&Holder> {
-        match self {
-            Self::One(one) => Some(one).filter(|one| one.token() == token),
-            Self::Few(few) => few.iter().find(|holder| holder.token() == token),
-            Self::Many(trees) => trees.get(token),
+        match self.view() {
+            View::Few(few) => few.iter().find(|holder| holder.token() == token),
+            View::Many(trees) => trees.get(token),
         }
     }
 
@@ -120,24 +119,21 @@ impl Holders {
     #[inline(always)]
     pub(crate) fn last_deadline_ms(&self, but: Option<&Holder>) -> u64 {
         let but = but.map(|holder| holder.fence);
-        let others = |few: &[Holder]| {
-            let others = few.iter().filter(|holder| Some(holder.fence) != but);
-            others.map(|holder| holder.deadline_ms).max().unwrap_or(0)
-        };
-        match self {
-            Self::One(one) => others(slice::from_ref(one)),
-            Self::Few(few) => others(few),
-            Self::Many(trees) => trees.last_deadline_ms(but),
+        match self.view() {
+            View::Few(few) => {
+                let others = few.iter().filter(|holder| Some(holder.fence) != but);
+                others.map(|holder| holder.deadline_ms).max().unwrap_or(0)
+            }
+            View::Many(trees) => trees.last_deadline_ms(but),
         }
     }
 
     /// How many holders have a deadline at or before `at_ms`. Costs a step for each.
     #[inline(always)]
     pub(crate) fn count_ended(&self, at_ms: u64) -> usize {
-        match self {
-            Self::One(one) => usize::from(!one.is_live(at_ms)),
-            Self::Few(few) => few.iter().filter(|holder| !holder.is_live(at_ms)).count(),
-            Self::Many(trees) => trees.count_ended(at_ms),
+        match self.view() {
+            View::Few(few) => few.iter().filter(|holder| !holder.is_live(at_ms)).count(),
+            View::Many(trees) => trees.by_deadline.range(..=(at_ms, u64::MAX)).count(),
         }
     }
 
@@ -272,7 +268,9 @@ impl Holders {
         let (few, many) = match self {
             Self::One(one) => (slice::from_mut(one), None),
             Self::Few(few) => (&mut few[..], None),
-            Self::Many(trees) => (&mut [][..], Some(trees.by_fence.range_mut(above(fence)).map(|(_, holder)| holder))),
+            Self::Many(trees) => {
+                (&mut [][..], Some(trees.by_fence.range_mut(above(fence)).map(|(_, holder)| holder)))
+            }
         };
         let few = few.iter_mut().filter(move |holder| holder.fence > fence);
         few.chain(many.into_iter().flatten()).map(|holder| (holder.fence, holder.bytes_mut()))
@@ -320,11 +318,6 @@ impl Trees {
     fn last_deadline_ms(&self, but: Option<u64>) -> u64 {
         let mut last_first = self.by_deadline.iter().rev();
         last_first.find(|(_, fence)| Some(*fence) != but).map_or(0, |(deadline_ms, _)| *deadline_ms)
-    }
-
-    #[inline(never)]
-    fn count_ended(&self, at_ms: u64) -> usize {
-        self.by_deadline.range(..=(at_ms, u64::MAX)).count()
     }
 
     fn drop_ended(&mut self, at_ms: u64) {

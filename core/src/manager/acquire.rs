@@ -191,13 +191,8 @@ impl LockManager {
             None => self.fences.next(now).ok_or(LockError::OutOfRange)?,
         };
         let may_hold = standing.held.is_some() || claim.terms.want == Want::Upgrade;
-        let mut held_before = Vec::new();
         for at in 0..open.len() {
-            if at > 0 {
-                self.check_still_free(open, at, claim, fence, &held_before)?;
-            }
             if may_hold {
-                held_before.extend(open.hold(at, HoldRef::of(claim.token)).ok().flatten().map(|_| at));
                 self.grant_to_holder(open, at, claim, fence, deadline_ms);
             } else {
                 let (mode, event) = mode_and_event(claim.terms.want);
@@ -214,26 +209,6 @@ impl LockManager {
             }
         }
         Ok(fence)
-    }
-
-    /// To make a lock at one name lets subscribers of other modules run commands, and one may have put something under the
-    /// next. Then the names before it are given up, but for those that the token held before.
-    #[inline(never)]
-    fn check_still_free(
-        &mut self,
-        open: &mut Open<'_, impl LockStore>,
-        at: usize,
-        claim: &Claim<'_>,
-        fence: u64,
-        held_before: &[usize],
-    ) -> Result<(), LockError> {
-        if self.admission(open, at, claim, true).is_ok_and(|admission| !admission.is_blocked()) {
-            return Ok(());
-        }
-        let hold = HoldRef { token: claim.token, fence: Some(fence) };
-        let new = (0..at).filter(|at| !held_before.contains(at));
-        new.for_each(|at| drop(self.drop_hold(open, at, hold, None)));
-        Err(LockError::NotServed)
     }
 
     /// Gives the hold with this fence at one name, where the token may hold the lock already. What it holds does not end

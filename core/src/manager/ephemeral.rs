@@ -165,16 +165,6 @@ impl EphemeralHolds {
         }
     }
 
-    /// Of each hold on each of its locks: fence, token, lock, whether its connection has closed, and when it is looked at
-    /// next.
-    #[cfg(test)]
-    pub(super) fn describe(&self) -> impl Iterator<Item = (u64, &[u8], &[u8], bool, u64)> {
-        self.by_fence.iter().flat_map(|(fence, hold)| {
-            let has_closed = self.closed.contains(&hold.connection);
-            hold.names.iter().map(move |name| (*fence, &*hold.token, &**name, has_closed, hold.check_ms))
-        })
-    }
-
     /// Two databases have changed places.
     pub(super) fn swap_databases(&mut self, first: i32, second: i32) {
         self.databases.swap(first, second);
@@ -219,3 +209,7 @@ impl Databases {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "../tests/ephemeral_described.rs"]
+mod describe;
