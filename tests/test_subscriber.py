@@ -107,28 +107,6 @@ def test_keys_that_go_while_another_is_stored_are_stored_anew(
     assert client.exists("a", "b", "c") == 0
 
 
-@pytest.mark.parametrize("has_held", [False, True])
-def test_a_lock_that_is_put_under_a_name_while_another_is_stored_stays(
-    server: Server, has_held: bool
-) -> None:
-    """MLOCK has stored `x` and stores `a`, which makes a new key; `b` was free when it looked."""
-    line = Line(server, "waited-for")
-    client, locks = line.client, line.locks
-    locks.lock("waited-for", "holder", HOUR)
-    line.write("next")
-    locks.lock("theirs", "other", HOUR)
-    if has_held:
-        locks.lock("held", "me", HOUR)
-    client.set("order:a", "COPY theirs b")
-    names = ["held", "x", "a", "b"] if has_held else ["x", "a", "b"]
-    with pytest.raises(redis.exceptions.TryAgainError):
-        client.execute_command("SLOCK.MLOCK", len(names), *names, "me", HOUR)
-    assert client.lrange("answers", 0, -1) == [b"done"]
-    assert client.exists("x", "a") == 0, "nothing new is held"
-    assert (locks.pttl("held", "me") > 0) == has_held, "what was held is held"
-    assert locks.pttl("b", "other") > 0
-
-
 def test_keys_that_expire_as_they_are_opened_are_free(server: Server) -> None:
     _expire(server.client(), "a", "b", "c")
     assert server.client().execute_command("SLOCK.MLOCK", 3, "a", "b", "c", "me", HOUR) > 0

@@ -186,7 +186,7 @@ impl<'w> Search<'w> {
     /// Goes on to all whom the owners reached wait for, as far as the steps suffice.
     fn go_on(&mut self, store: &mut impl LockStore) -> Option<Cycle> {
         while let Some(token) = self.frontier.pop_front() {
-            for request in self.waitlist.requests_of(TokenId::of(&token)) {
+            for &request in self.waitlist.requests_of(&token) {
                 if self.left == 0 {
                     return None;
                 }
