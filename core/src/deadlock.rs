@@ -29,6 +29,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use smallvec::SmallVec;
+
 use crate::error::{DeadlockCycle, DeadlockStep, LockError};
 use crate::ids::{LockId, LockIdRef, RequestId, UserName};
 use crate::lock::{Admission, Lock};
@@ -151,7 +153,8 @@ struct Search<'w> {
     reached: BTreeMap<TokenId, Edge>,
     /// Owners reached whose requests were not looked at.
     frontier: VecDeque<Rc<[u8]>>,
-    walked: BTreeMap<QueueId, Walked>,
+    /// As many as a search has steps at most, and mostly one.
+    walked: SmallVec<[(QueueId, Walked); 2]>,
     /// So many steps are left.
     left: usize,
     answered: Option<RequestId>,
@@ -179,14 +182,14 @@ impl Walked {
 
 impl<'w> Search<'w> {
     fn new(start: Rc<[u8]>, waitlist: &'w Waitlist, now_unix_ms: u64, left: usize) -> Self {
-        let (reached, frontier, walked) = (BTreeMap::new(), VecDeque::new(), BTreeMap::new());
+        let (reached, frontier, walked) = (BTreeMap::new(), VecDeque::new(), SmallVec::new());
         Self { waitlist, now_unix_ms, start, reached, frontier, walked, left, answered: None }
     }
 
     /// Goes on to all whom the owners reached wait for, as far as the steps suffice.
     fn go_on(&mut self, store: &mut impl LockStore) -> Option<Cycle> {
         while let Some(token) = self.frontier.pop_front() {
-            for &request in self.waitlist.requests_of(&token) {
+            for request in self.waitlist.requests_of(TokenId::of(&token)) {
                 if self.left == 0 {
                     return None;
                 }
@@ -239,7 +242,8 @@ impl<'w> Search<'w> {
             return true;
         }
         let edge = Edge { token: waiter.token.clone(), request, queue: id };
-        let mut walked = self.walked.get(&id).copied().unwrap_or(Walked::NOBODY);
+        let known = self.walked.iter().position(|(queue, _)| *queue == id);
+        let mut walked = known.map_or(Walked::NOBODY, |at| self.walked[at].1);
         if waits_for_holders && !std::mem::replace(&mut walked.has_holders, true) {
             for token in lock.map(|lock| self.waiting_holders(lock)).unwrap_or_default() {
                 self.reach(&token, &edge);
@@ -270,7 +274,10 @@ impl<'w> Search<'w> {
             walked.others_before = walked.others_before.max(request);
             walked.all_before = walked.all_before.max(barrier);
         }
-        self.walked.insert(id, walked);
+        match known {
+            Some(at) => self.walked[at].1 = walked,
+            None => self.walked.push((id, walked)),
+        }
         false
     }
 

@@ -65,16 +65,14 @@ impl LockManager {
     /// Cancels each request of `token` for these locks, alone or among others: its wait ends as if its time had run out.
     /// How many there were.
     fn withdraw_all<'n>(&mut self, locks: impl Iterator<Item = LockIdRef<'n>>, token: &[u8]) -> usize {
-        let of_token = self.waitlist.requests_of(token);
-        if of_token.is_empty() {
-            return 0;
-        }
+        let Some(own) = self.waitlist.token_id(token) else { return 0 };
         let queues: BTreeSet<QueueId> = locks.filter_map(|lock| self.waitlist.queue_at(lock)).collect();
+        let of_token = self.waitlist.requests_of(own);
         let stands_there = |request: &RequestId| {
             let waiter = self.waitlist.get(*request);
             waiter.is_some_and(|waiter| waiter.queues.iter().any(|queue| queues.contains(queue)))
         };
-        let requests: Vec<RequestId> = of_token.iter().copied().filter(stands_there).collect();
+        let requests: Vec<RequestId> = of_token.filter(stands_there).collect();
         self.counters.cancels += requests.len() as u64;
         requests.iter().for_each(|request| self.withdraw(*request));
         requests.len()

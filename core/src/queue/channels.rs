@@ -37,16 +37,17 @@ impl Waitlist {
         locks: impl Iterator<Item = LockIdRef<'n>>,
         new: &Request<'_>,
     ) -> Option<RequestId> {
+        let token = self.token_id(new.claim.token)?;
         let queues: Option<BTreeSet<QueueId>> = locks.map(|lock| self.queue_at(lock)).collect();
         let queues = queues?;
-        let is_same = |request: &&RequestId| {
-            let waiter = &self.waiters[*request];
+        let is_same = |request: &RequestId| {
+            let waiter = &self.waiters[request];
             waiter.channel.is_some()
                 && waiter.terms.want == new.claim.terms.want
                 && waiter.queues.len() == queues.len()
                 && waiter.queues.iter().all(|queue| queues.contains(queue))
         };
-        self.requests_of(new.claim.token).iter().find(is_same).copied()
+        self.requests_of(token).find(is_same)
     }
 
     /// Gives a request that is answered on a channel what is new of it; its place it keeps.

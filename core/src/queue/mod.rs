@@ -121,8 +121,10 @@ pub struct Waitlist {
     queues: BTreeMap<QueueId, Box<Queue>>,
     /// By database and name.
     queue_ids: BTreeMap<i32, BTreeMap<Rc<[u8]>, QueueId>>,
-    /// The requests of each token, the oldest first.
-    tokens: BTreeMap<Rc<[u8]>, SmallVec<[RequestId; 2]>>,
+    /// Each token, while any of its requests waits,
+    tokens: BTreeSet<Rc<[u8]>>,
+    /// and these requests.
+    by_token: BTreeSet<(TokenId, RequestId)>,
     moments: Moments,
     /// Each queue with the request that has waited there longest, by database.
     longest: BTreeMap<i32, BTreeSet<(RequestId, QueueId)>>,
@@ -219,10 +221,16 @@ impl Waitlist {
         gives_up_ms: Option<u64>,
     ) -> RequestId {
         let (request, claim) = (RequestId(self.draw()), new.claim);
-        let token = self.token(claim.token).cloned().unwrap_or_else(|| claim.token.into());
-        let of_token = self.tokens.entry(token.clone()).or_default();
-        let (older, first) = (of_token.len(), of_token.first().copied());
-        of_token.push(request);
+        let token: Rc<[u8]> = match self.tokens.get(claim.token) {
+            None => {
+                let token: Rc<[u8]> = claim.token.into();
+                self.tokens.insert(token.clone());
+                token
+            }
+            Some(token) => token.clone(),
+        };
+        let older: SmallVec<[RequestId; 2]> = self.requests_of(TokenId::of(&token)).take(2).collect();
+        self.by_token.insert((TokenId::of(&token), request));
         let mut db = 0;
         let queues: Box<[QueueId]> = locks
             .map(|lock| {
@@ -257,11 +265,11 @@ impl Waitlist {
         };
         self.index_channel(request, &waiter);
         self.waiters.insert(request, Box::new(waiter));
-        if older > 0 || is_for_many {
+        if !older.is_empty() || is_for_many {
             self.set_multi_queue(request);
         }
         // The second request of a token makes the first one multi-queue; further ones find it so.
-        if let Some(first) = first.filter(|_| older == 1) {
+        if let [first] = older[..] {
             self.set_multi_queue(first);
         }
         request
@@ -289,13 +297,12 @@ impl Waitlist {
         if let Some(at_ms) = waiter.gives_up_ms {
             self.moments.give_ups.remove(&(at_ms, request));
         }
-        if let Some(of_token) = self.tokens.get_mut(&waiter.token) {
-            of_token.retain(|other| *other != request);
-            match of_token[..] {
-                [] => drop(self.tokens.remove(&waiter.token)),
-                [last] => self.set_multi_queue(last),
-                _ => {}
-            }
+        self.by_token.remove(&(waiter.token_id(), request));
+        let rest: SmallVec<[RequestId; 2]> = self.requests_of(waiter.token_id()).take(2).collect();
+        match rest[..] {
+            [] => drop(self.tokens.remove(&waiter.token)),
+            [last] => self.set_multi_queue(last),
+            _ => {}
         }
         self.remove_places(&waiter.user, waiter.queues.len());
         Some(waiter)
@@ -409,13 +416,13 @@ impl Waitlist {
 
     /// The requests of this token that stand in this queue, the oldest first.
     pub(crate) fn of_token_at(&self, id: QueueId, token: &[u8]) -> impl Iterator<Item = RequestId> + use<'_> {
+        let token = self.token_id(token);
         // Where a token has several requests, each is found in each of its queues.
-        let (only, several) = match self.requests_of(token) {
-            [only] => (Some(*only).filter(|only| self.waiters[only].queues.contains(&id)), None),
-            _ => (None, self.token(token).zip(self.queues.get(&id))),
-        };
-        let several = several.map(|(token, queue)| queue.multi_queue_of(TokenId::of(token)));
-        several.into_iter().flatten().chain(only)
+        let several = token.filter(|token| self.has_several(*token));
+        let found = several.and_then(|token| Some(self.queues.get(&id)?.multi_queue_of(token)));
+        let only = token.filter(|_| several.is_none()).and_then(|token| self.requests_of(token).next());
+        let only = only.filter(|only| self.waiters[only].queues.contains(&id));
+        found.into_iter().flatten().chain(only)
     }
 
     /// How many tokens have requests that wait.
@@ -426,17 +433,27 @@ impl Waitlist {
     /// The tokens after this one, in their order; all if none is given.
     pub(crate) fn tokens_after(&self, after: Option<&[u8]>) -> impl Iterator<Item = &Rc<[u8]>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.tokens.range::<[u8], _>((from, Bound::Unbounded)).map(|(token, _)| token)
+        self.tokens.range::<[u8], _>((from, Bound::Unbounded))
     }
 
     /// This token as it is kept here, if any request of it waits.
     pub(crate) fn token(&self, token: &[u8]) -> Option<&Rc<[u8]>> {
-        self.tokens.get_key_value(token).map(|(token, _)| token)
+        self.tokens.get(token)
+    }
+
+    /// Whether this token has several requests.
+    pub(crate) fn has_several(&self, token: TokenId) -> bool {
+        self.requests_of(token).nth(1).is_some()
     }
 
     /// The requests of this token, the oldest first.
-    pub(crate) fn requests_of(&self, token: &[u8]) -> &[RequestId] {
-        self.tokens.get(token).map_or(&[], |requests| requests)
+    pub(crate) fn requests_of(&self, token: TokenId) -> impl Iterator<Item = RequestId> + '_ {
+        let all = (token, RequestId::FIRST)..=(token, RequestId::LAST);
+        self.by_token.range(all).map(|(_, request)| *request)
+    }
+
+    pub(crate) fn token_id(&self, token: &[u8]) -> Option<TokenId> {
+        self.token(token).map(TokenId::of)
     }
 
     pub(crate) fn queue(&self, queue: QueueId) -> Option<&Queue> {
@@ -447,7 +464,7 @@ impl Waitlist {
     fn set_multi_queue(&mut self, request: RequestId) {
         let Some(waiter) = self.waiters.get(&request) else { return };
         let token = waiter.token_id();
-        let is_multi_queue = waiter.is_for_many() || self.requests_of(&waiter.token).len() > 1;
+        let is_multi_queue = waiter.is_for_many() || self.has_several(token);
         for id in &waiter.queues {
             if let Some(queue) = self.queues.get_mut(id) {
                 queue.set_multi_queue(request, token, is_multi_queue);

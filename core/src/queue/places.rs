@@ -23,8 +23,8 @@ impl Waitlist {
 
     /// How many of them this user has with this token. There are not so many that they have to be counted beforehand.
     pub(crate) fn places_of_token(&self, token: &[u8], user: &UserName) -> usize {
-        let requests = self.requests_of(token).iter();
-        let theirs = requests.map(|request| &self.waiters[request]).filter(|waiter| waiter.user == *user);
+        let requests = self.token_id(token).into_iter().flat_map(|token| self.requests_of(token));
+        let theirs = requests.map(|request| &self.waiters[&request]).filter(|waiter| waiter.user == *user);
         theirs.map(|waiter| waiter.queues.len()).sum()
     }
 

@@ -13,8 +13,9 @@ impl Waitlist {
             for queue in &waiter.queues {
                 waiting.entry(*queue).or_default().insert(*request);
             }
-            assert!(self.requests_of(&waiter.token).contains(request));
-            assert!(Rc::ptr_eq(self.token(&waiter.token).unwrap(), &waiter.token));
+            let token = self.tokens.get(&waiter.token).unwrap();
+            assert!(self.by_token.contains(&(waiter.token_id(), *request)));
+            assert!(Rc::ptr_eq(token, &waiter.token));
             if let Some(at_ms) = waiter.gives_up_ms {
                 assert!(self.moments.give_ups.contains(&(at_ms, *request)));
             }
@@ -28,7 +29,7 @@ impl Waitlist {
             assert_eq!(queue.iter().collect::<BTreeSet<_>>(), requests);
             for request in &requests {
                 let waiter = &self.waiters[request];
-                let is_multi_queue = self.requests_of(&waiter.token).len() > 1 || waiter.is_for_many();
+                let is_multi_queue = self.has_several(waiter.token_id()) || waiter.is_for_many();
                 assert_eq!(
                     queue.multi_queue_of(waiter.token_id()).any(|own| own == *request),
                     is_multi_queue
@@ -63,8 +64,9 @@ impl Waitlist {
         let wakes: BTreeSet<_> =
             self.queues.iter().filter_map(|(id, queue)| queue.wake_ms.map(|at_ms| (at_ms, *id))).collect();
         assert_eq!(wakes, self.moments.wakes);
-        assert_eq!(self.tokens.values().map(|of_token| of_token.len()).sum::<usize>(), self.waiters.len());
-        assert!(self.tokens.values().all(|of_token| !of_token.is_empty()));
+        assert_eq!(self.by_token.len(), self.waiters.len());
+        let tokens: BTreeSet<_> = self.by_token.iter().map(|(token, _)| *token).collect();
+        assert_eq!(self.tokens.len(), tokens.len());
         assert_eq!(
             self.moments.give_ups.len(),
             self.waiters.values().filter(|w| w.gives_up_ms.is_some()).count()
