@@ -283,7 +283,7 @@ impl<'w> Search<'w> {
 
     /// Whether the start stands before this request in this queue, so that it waits for it.
     fn is_ahead(&mut self, request: RequestId, waiter: &Waiter, queue: &Queue, id: QueueId) -> bool {
-        self.waitlist.of_token_at(id, &self.start).any(|own| {
+        self.waitlist.of_token_at(id, TokenId::of(&self.start)).any(|own| {
             self.left = self.left.saturating_sub(1);
             let are_let_in_together = || {
                 let is_like =

@@ -306,11 +306,14 @@ impl LockManager {
         if same.is_some_and(|waiter| waiter.user == *user) {
             return Ok(());
         }
-        if waitlist.places_of_token(token, user) + places > bounds.places_of_token {
+        let of_user = waitlist.places_of_user(user);
+        // Mostly all that the user has are so few.
+        let of_token = || waitlist.places_of_token(token, user);
+        if of_user + places > bounds.places_of_token && of_token() + places > bounds.places_of_token {
             Err(LockError::TokenQueueFull(bounds.places_of_token))
         } else if same.is_none() && waitlist.places() + places > bounds.places {
             Err(LockError::QueueFull(bounds.places))
-        } else if waitlist.places_of_user(user) + places > bounds.places_of_user {
+        } else if of_user + places > bounds.places_of_user {
             Err(LockError::UserQueueFull(bounds.places_of_user))
         } else {
             Ok(())

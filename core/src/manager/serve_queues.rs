@@ -249,7 +249,7 @@ impl LockManager {
     /// Has the other requests of the token of this one looked at, which wait for some of the same names: they hold it
     /// now, or can never have it.
     fn look_at_others_of_owner(&mut self, granted: &Waiter) {
-        let of_owner = |queue: &QueueId| self.waitlist.of_token_at(*queue, &granted.token);
+        let of_owner = |queue: &QueueId| self.waitlist.of_token_at(*queue, granted.token_id());
         self.tasks.revisit.extend(granted.queues.iter().flat_map(of_owner));
     }
 }

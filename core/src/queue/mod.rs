@@ -122,7 +122,7 @@ pub struct Waitlist {
     /// By database and name.
     queue_ids: BTreeMap<i32, BTreeMap<Rc<[u8]>, QueueId>>,
     /// Each token, while any of its requests waits,
-    tokens: BTreeSet<Rc<[u8]>>,
+    tokens: BTreeMap<Rc<[u8]>, ()>,
     /// and these requests.
     by_token: BTreeSet<(TokenId, RequestId)>,
     moments: Moments,
@@ -221,14 +221,9 @@ impl Waitlist {
         gives_up_ms: Option<u64>,
     ) -> RequestId {
         let (request, claim) = (RequestId(self.draw()), new.claim);
-        let token: Rc<[u8]> = match self.tokens.get(claim.token) {
-            None => {
-                let token: Rc<[u8]> = claim.token.into();
-                self.tokens.insert(token.clone());
-                token
-            }
-            Some(token) => token.clone(),
-        };
+        let entry = self.tokens.entry(claim.token.into());
+        let token = entry.key().clone();
+        entry.or_default();
         let older: SmallVec<[RequestId; 2]> = self.requests_of(TokenId::of(&token)).take(2).collect();
         self.by_token.insert((TokenId::of(&token), request));
         let mut db = 0;
@@ -415,14 +410,17 @@ impl Waitlist {
     }
 
     /// The requests of this token that stand in this queue, the oldest first.
-    pub(crate) fn of_token_at(&self, id: QueueId, token: &[u8]) -> impl Iterator<Item = RequestId> + use<'_> {
-        let token = self.token_id(token);
+    pub(crate) fn of_token_at(
+        &self,
+        id: QueueId,
+        token: TokenId,
+    ) -> impl Iterator<Item = RequestId> + use<'_> {
         // Where a token has several requests, each is found in each of its queues.
-        let several = token.filter(|token| self.has_several(*token));
-        let found = several.and_then(|token| Some(self.queues.get(&id)?.multi_queue_of(token)));
-        let only = token.filter(|_| several.is_none()).and_then(|token| self.requests_of(token).next());
+        let several = self.has_several(token).then(|| self.queues.get(&id)).flatten();
+        let several = several.map(|queue| queue.multi_queue_of(token));
+        let only = self.requests_of(token).next().filter(|_| several.is_none());
         let only = only.filter(|only| self.waiters[only].queues.contains(&id));
-        found.into_iter().flatten().chain(only)
+        several.into_iter().flatten().chain(only)
     }
 
     /// How many tokens have requests that wait.
@@ -433,12 +431,12 @@ impl Waitlist {
     /// The tokens after this one, in their order; all if none is given.
     pub(crate) fn tokens_after(&self, after: Option<&[u8]>) -> impl Iterator<Item = &Rc<[u8]>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.tokens.range::<[u8], _>((from, Bound::Unbounded))
+        self.tokens.range::<[u8], _>((from, Bound::Unbounded)).map(|(token, ())| token)
     }
 
     /// This token as it is kept here, if any request of it waits.
     pub(crate) fn token(&self, token: &[u8]) -> Option<&Rc<[u8]>> {
-        self.tokens.get(token)
+        self.tokens.get_key_value(token).map(|(token, ())| token)
     }
 
     /// Whether this token has several requests.

@@ -13,7 +13,7 @@ impl Waitlist {
             for queue in &waiter.queues {
                 waiting.entry(*queue).or_default().insert(*request);
             }
-            let token = self.tokens.get(&waiter.token).unwrap();
+            let token = self.token(&waiter.token).unwrap();
             assert!(self.by_token.contains(&(waiter.token_id(), *request)));
             assert!(Rc::ptr_eq(token, &waiter.token));
             if let Some(at_ms) = waiter.gives_up_ms {
