@@ -82,19 +82,6 @@ def test_without_a_subscriber_its_requests_leave_and_the_next_is_served(
     assert line.client.delete("elsewhere") == 1 and again.fence() and again.messages() == []
 
 
-def test_of_many_channels_those_without_a_subscriber_are_found(line: Line) -> None:
-    line.locks.lock(KEY, HOLDER, HOUR)
-    stays, goes, asking = line.server.raw(), line.server.raw(), line.server.raw()
-    channels, before = [b"many-%d" % number for number in range(300)], line.count("no_subscriber")
-    for number, channel in enumerate(channels):
-        (goes if number % 3 else stays).ok("SSUBSCRIBE", channel)
-        assert asking.ok(*LOCK[:2], channel, HOUR, "WAIT", 0, "NOTIFY", channel, "tag") is None
-    goes.close()
-    line.wait_for_waiters(100)
-    assert line.queued() == [channel.decode() for channel in channels[::3]]
-    assert line.count("no_subscriber") - before == 200
-
-
 def test_who_listened_at_the_last_grant_is_asked_again_at_the_next(line: Line, me: Listener) -> None:
     """The subscription ends in the very turn in which the lock comes free."""
     line.locks.lock(KEY, HOLDER, HOUR)
@@ -103,29 +90,6 @@ def test_who_listened_at_the_last_grant_is_asked_again_at_the_next(line: Line, m
     assert line.release(HOLDER) == 1 and me.fence()
     me.connection.pipeline([("SUNSUBSCRIBE", me.channel), ("SLOCK.UNLOCK", KEY, "first")])
     assert behind.fence() and line.holders() == [NEXT] and line.queued() == []
-
-
-@pytest.mark.parametrize(
-    ("refuse", "allow"),
-    [
-        (("CONFIG", "SET", "min-replicas-to-write", 1), ("CONFIG", "SET", "min-replicas-to-write", 0)),
-        (("CLIENT", "PAUSE", HOUR, "WRITE"), ("CLIENT", "UNPAUSE")),
-    ],
-    ids=["refused", "paused"],
-)
-def test_they_leave_also_while_writes_are_refused_or_paused(
-    make_server: MakeServer, refuse: tuple, allow: tuple
-) -> None:
-    line = Line(make_server())
-    me, control = Listener(line.server), line.server.raw()
-    line.locks.lock(KEY, HOLDER, HOUR)
-    assert me.ask(*LOCK, tag="stays") is None is me.ask(*LOCK[:2], NEXT, HOUR, wait=SHORT, tag="brief")
-    control.ok(*refuse)
-    assert me.message() == (0, b"brief")
-    hang_up(line.server, me.connection)
-    line.wait_for_waiters(0)
-    control.ok(*allow)
-    assert line.count("no_subscriber") == 1
 
 
 def test_another_subscriber_of_the_channel_will_do(line: Line, me: Listener) -> None:
@@ -185,28 +149,3 @@ def test_many_requests_come_and_go_and_leave_nothing_behind(make_server: MakeSer
     come_and_go()
     wait_until(lambda: used() - before < requests * 50, what="the memory to be given back")
     assert line.count("no_subscriber") == (2 * requests if end == "no subscriber" else 0)
-
-
-@pytest.mark.parametrize("end", ["granted", "cancelled", "asked again on another channel"])
-def test_channels_of_which_each_is_used_once_leave_nothing_behind(make_server: MakeServer, end: str) -> None:
-    channels = rounds(1000, 20_000)
-    line, names = Line(make_server()), iter(range(10**9))
-    raw, control, last = line.server.raw(protocol=3), line.server.raw(), Listener(line.server)
-
-    def used_after_all() -> int:
-        for _ in range(channels):
-            name = f"{next(names)}".rjust(200, "c")
-            raw.ok("SSUBSCRIBE", name)
-            assert control.ok("SLOCK.LOCK", KEY, HOLDER, HOUR)
-            assert raw.ok(*LOCK, "WAIT", 0, "NOTIFY", name, "tag") is None
-            if end.startswith("asked"):
-                assert last.ask(*LOCK) is None
-            end_it = ("SLOCK.CANCEL", KEY, ME) if end == "cancelled" else ("SLOCK.UNLOCK", KEY, HOLDER)
-            assert control.ok(*end_it) == 1
-            assert last.message() if end.startswith("asked") else raw.read()[0] == b"smessage"
-            raw.ok("SUNSUBSCRIBE", name)
-            control.ok("DEL", KEY)
-        return line.client.info("memory")["used_memory"]
-
-    before = used_after_all()
-    assert used_after_all() - before < channels * 100
