@@ -10,13 +10,12 @@ from collections import Counter
 
 import pytest
 
-from harness import MakeServer, RawConnection, RespError, Server, now_ms, wait_past, wait_until
+from harness import MakeServer, RawConnection, RespError, Server, now_ms, wait_past
 from harness.bound import hang_up, take_bound
-from harness.causes import commands_of
+from harness.cluster import one_node
 from harness.connection_state import ConnectionState
 from harness.many import many
 from harness.notify import NotifiedClient
-from harness.settings import free_port
 from harness.waiting import HOUR, Line, at_once
 
 # The beginning of a command as it is sent: its name and its first argument.
@@ -149,10 +148,8 @@ def test_a_load_of_locks_shows_no_command_of_the_module(make_server: MakeServer,
 
 def test_nor_does_a_node_of_a_cluster(make_server: MakeServer, traces: Traces) -> None:
     """Redis 7.0 runs and counts the PEXPIREAT that asks whether the node still has the slot."""
-    node = make_server(cluster_enabled=True, cluster_port=free_port())
+    node = one_node(make_server)
     raw = node.raw()
-    raw.ok("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-    wait_until(lambda: b"cluster_state:ok" in raw.ok("CLUSTER", "INFO"), what="the cluster")
     traces.begin(node)
     _load(node, traces)
     line = Line(node, "{x}k")
@@ -161,27 +158,17 @@ def test_nor_does_a_node_of_a_cluster(make_server: MakeServer, traces: Traces) -
     traces.check(asked="pexpireat")
 
 
-@pytest.mark.parametrize(
-    ("setting", "stop", "go_on"),
-    [("min-replicas-to-write", 1, 0), ("stop-writes-on-bgsave-error", "yes", "no")],
-)
-def test_nor_does_a_server_that_refuses_writes(
-    make_server: MakeServer, traces: Traces, setting: str, stop: object, go_on: object
-) -> None:
+def test_nor_does_a_server_that_refuses_writes(make_server: MakeServer, traces: Traces) -> None:
     """Redis 7.0 counts the CONFIG GET that asks what the setting is."""
-    server = make_server(save="3600 1", stop_writes_on_bgsave_error=False)
+    server = make_server()
     line, raw = Line(server), server.raw()
-    if stop == "yes":
-        (server.directory / "dump.rdb").mkdir()  # what cannot be replaced by a file
-        raw.ok("SET", "changed", 1)
-        raw.ok("BGSAVE")
-        wait_until(lambda: _fields(raw, "persistence")["rdb_last_bgsave_status"] == "err", what="the failure")
     traces.begin(server)
     assert raw.ok("SLOCK.LOCK", "k", "a", HOUR)
     waiting, brief = line.write("waiting"), line.write("brief", wait=400)
-    assert at_once(server, ("SLOCK.EXTEND", "k", "a", 20), ("CONFIG", "SET", setting, stop)) == [1, b"OK"]
+    stop = ("CONFIG", "SET", "min-replicas-to-write", 1)
+    assert at_once(server, ("SLOCK.EXTEND", "k", "a", 20), stop) == [1, b"OK"]
     assert brief.reply() == 0 and waiting.is_waiting(), "the deadline has passed meanwhile"
-    raw.ok("CONFIG", "SET", setting, go_on)
+    raw.ok("CONFIG", "SET", "min-replicas-to-write", 0)
     assert waiting.fence()
     traces.check(asked="config|get")
 
@@ -192,41 +179,3 @@ def test_a_start_leaves_what_the_start_of_a_bare_server_leaves(make_server: Make
         return {tuple(words) for words in _logs(server.raw())[0]}
 
     assert words(True) == words(False)
-
-
-# --- the gist of the servers' own tests of these logs
-
-THRESHOLD = "CONFIG SET slowlog-log-slower-than"
-SCRIPTS = {
-    "what is slow": f"{THRESHOLD} 100000 | SLOWLOG RESET | CONFIG SET hz 50 | PING | SLOWLOG LEN | "
-    "DEBUG SLEEP 0.12 | SLOWLOG LEN | MULTI | DEBUG SLEEP 0.12 | EXEC | SLOWLOG LEN | "
-    f"{THRESHOLD} -1 | DEBUG SLEEP 0.12 | SLOWLOG LEN",
-    "as much as fits": f"CONFIG SET slowlog-max-len 0{' | PING' * 20} | SLOWLOG LEN | "
-    f"CONFIG SET slowlog-max-len 10{' | PING' * 20} | SLOWLOG LEN | CONFIG SET hz 10 | INCR a | INCR b",
-    "no secrets": "ACL SETUSER 'a user' +get +set | CONFIG SET masteruser '' | CONFIG SET masterauth '' | "
-    "CONFIG SET requirepass '' | ACL SETUSER user +get +set | ACL GETUSER user | ACL DELUSER user nobody | "
-    f"{THRESHOLD} 0 | {THRESHOLD} -1",
-    "as it was sent": "SADD set a b | SPOP set 10 | GEOADD g -122.3 47.6 there | SET A 5 | GETSET A 5 | "
-    "INCRBYFLOAT A 1.0 | CONFIG SET maxmemory 0 | NO-SUCH-COMMAND | GET | "
-    "EVAL \"return redis.call('SET', 'x', 1)\" 0",
-    "trimmed": f"SADD set {' '.join(map(str, range(100)))} | CONFIG SET hz 10 | SET k {'A' * 500} | GET k",
-}
-
-
-def _play(server: Server, script: str) -> tuple[object, ...]:
-    """What is counted, what the logs have and how their entries are numbered after these commands."""
-    raw = server.raw()
-    raw.pipeline([("CONFIG", "RESETSTAT"), *[("CONFIG", "SET", name, 0) for name in LOGS]])
-    raw.ok("CONFIG", "SET", "slowlog-max-len", 128)
-    raw.pipeline([("SLOWLOG", "RESET"), *[("COMMANDLOG", "RESET", kind) for kind in KINDS]])
-    replies = [raw.call(*words) for words in commands_of(script)]
-    numbers = [entry[0] for entry in raw.ok("SLOWLOG", "GET", -1)]
-    counted = [reply for reply in replies if isinstance(reply, int)], numbers, _calls(raw)
-    return *counted, _fields(raw, "stats")["total_commands_processed"], _logs(raw)
-
-
-def test_the_logs_are_those_of_a_server_without_the_module(make_server: MakeServer) -> None:
-    servers = make_server(), make_server(module=False)
-    for what, script in SCRIPTS.items():
-        with_module, without = (_play(server, script) for server in servers)
-        assert with_module == without and without[1], what

@@ -7,12 +7,11 @@ import pytest
 from harness import MakeServer, ReplicationStream, Server, aof_commands, wait_synced, wait_until
 from harness.bound import hang_up
 from harness.causes import FREEING, HOLDER, KEY, REPLACING, Cause
-from harness.cluster import cluster_state
+from harness.cluster import one_node
 from harness.many import many
 from harness.moment_of_grant import wait_gone
 from harness.notify import Listener
 from harness.queues import Queues
-from harness.settings import free_port
 from harness.waiting import HOUR, Line, at_once
 
 ME, NEXT = "me", "next"
@@ -287,13 +286,8 @@ def test_what_is_refused_at_the_request_is_an_error_and_no_message(
 
 def test_hash_tags_are_read_as_the_server_reads_them(make_server: MakeServer) -> None:
     """The channel of a request that must wait is refused unless it is in the slot of the key."""
-    server = make_server(cluster_enabled=True, cluster_port=free_port())
-    server.client().execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-    wait_until(lambda: cluster_state(server) == "ok", what="the cluster")
-    raw, names = (
-        server.raw(),
-        [b"foo", b"{foo}bar", b"foo{}{bar}", b"foo{{bar}}zap", b"{bar", b"{}foo", b"}{a}"],
-    )
+    raw = one_node(make_server).raw()
+    names = [b"foo", b"{foo}bar", b"foo{}{bar}", b"foo{{bar}}zap", b"{bar", b"{}foo", b"}{a}"]
     slots = {name: raw.ok("CLUSTER", "KEYSLOT", name) for name in names}
     for name in names:
         raw.ok("SLOCK.LOCK", name, HOLDER, HOUR)

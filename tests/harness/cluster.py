@@ -7,7 +7,8 @@ from typing import Any
 import redis
 
 from harness.raw import RespError
-from harness.server import Server
+from harness.replication import wait_synced
+from harness.server import MakeServer, Server
 from harness.settings import free_port
 from harness.wait import wait_until
 
@@ -26,6 +27,31 @@ def cluster_info(node: Server) -> dict[str, str]:
 
 def cluster_state(node: Server) -> str:
     return cluster_info(node)["cluster_state"]
+
+
+def one_node(make_server: MakeServer, **settings: object) -> Server:
+    """A cluster of one node, which has all slots."""
+    node = make_server(cluster_enabled=True, cluster_port=free_port(), **settings)
+    node.client().execute_command("CLUSTER ADDSLOTSRANGE", 0, SLOTS - 1)
+    wait_until(lambda: cluster_state(node) == "ok", what="the cluster")
+    return node
+
+
+def node_and_replica(make_server: MakeServer) -> tuple[Server, Server]:
+    """A node that owns all slots, and the replica that may take its place by CLUSTER FAILOVER."""
+    node = one_node(make_server)
+    replica = make_server(cluster_enabled=True, cluster_port=free_port())
+    node_id: bytes = node.client().execute_command("CLUSTER MYID")
+    replica.client().execute_command("CLUSTER MEET", "127.0.0.1", node.port, node.bus_port)
+    with replica.raw() as raw:
+        wait_until(lambda: raw.call("CLUSTER", "REPLICATE", node_id) == b"OK", 30, "it to know its primary")
+    wait_synced(node, replica)
+    for each in (node, replica):
+        with each.raw() as raw:
+            knows_both = lambda raw=raw: b"slave " + node_id in raw.ok("CLUSTER", "NODES")  # noqa: E731
+            wait_until(knows_both, 30, f"{each} to know both")
+        wait_until(lambda each=each: cluster_state(each) == "ok", 30, "the cluster to be up")
+    return node, replica
 
 
 class Cluster:
