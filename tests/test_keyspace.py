@@ -63,19 +63,6 @@ def test_a_lock_that_was_taken_away_is_free(
     assert locks.lock("k", "b", LONG) > held
 
 
-def test_a_lock_with_thousands_of_readers_is_freed_in_the_background(
-    client: redis.Redis, locks: Locks
-) -> None:
-    pipe = client.pipeline(transaction=False)
-    for number in range(3000):
-        pipe.execute_command("SLOCK.RLOCK", "k", f"t{number}", LONG)
-    last = max(pipe.execute())
-    freed = client.info("memory")["lazyfreed_objects"]
-    client.unlink("k")
-    wait_until(lambda: client.info("memory")["lazyfreed_objects"] > freed, what="the lock to be freed")
-    assert locks.lock("k", "w", LONG) > last
-
-
 def test_persist_and_a_longer_expire_do_not_lengthen_a_hold(client: redis.Redis, locks: Locks) -> None:
     for key in ("persisted", "longer"):
         locks.lock(key, "a", SHORT * 3)
@@ -131,18 +118,6 @@ def test_a_client_stays_in_its_database(raw: RawConnection, command: tuple[objec
     raw.ok(*(("SLOCK.LOCK", "x", "a", LONG) if kind == "lock" else ("SET", "x", "value")))
     assert raw.ok(*command) == 1
     assert b" db=3 " in raw.ok("CLIENT", "INFO")
-
-
-def test_dump_and_restore_keep_the_lock(client: redis.Redis, locks: Locks) -> None:
-    locks.rlock("k", b"\xff" * 255, LONG, meta=b"\x00")
-    locks.rlock("k", "b", 2 * LONG)
-    before = lock_state(client, "k")
-    payload = client.dump("k")
-    locks.runlock("k", "b")
-    for key in ("other", "k"):
-        client.restore(key, before.latest_deadline_ms, payload, absttl=True, replace=key == "k")
-        assert lock_state(client, key) == before
-        assert locks.runlock(key, "b") == 1
 
 
 def test_a_lock_restored_without_an_expiry_gets_its_own(primary_and_replica: Pair) -> None:

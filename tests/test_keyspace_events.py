@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import Pair
 from harness import Event, Events, Locks, MakeServer, RawConnection, Server, now_ms, wait_past, wait_until
 from harness.bound import hang_up, take_bound
 from harness.many import many
 from harness.queues import Queues
-from harness.replication import wait_synced
 from harness.waiting import HOUR
 
 # Milliseconds. Long enough to take the other holds meanwhile, on a slow machine too.
@@ -101,22 +99,6 @@ def test_a_reader_that_expired_beside_others_is_told_with_the_next_change(
     assert _of(events, raw, "MUNLOCK 2 j k stays") == ["runlock k"]
 
 
-@pytest.mark.parametrize("waiting", [True, False], ids=["to a waiter", "to a newcomer"])
-def test_a_lock_that_is_handed_on_after_its_end_has_expired(
-    events: Events, queues: Queues, waiting: bool
-) -> None:
-    """Once each time, whether the server collected the key first or the lock was handed on in place."""
-    for _ in range(10):
-        queues.client.execute_command("SLOCK.LOCK", "k", "old", 15)
-        if waiting:
-            queues.lock("new", "k").fence()
-        else:
-            wait_until(lambda: queues.client.execute_command("SLOCK.LOCK", "k", "new", HOUR), what="the end")
-        assert _names(events) == ["slock.lock k", "expired k", "slock.lock k"]
-        queues.free("new", "k")
-        events.so_far()
-
-
 # --- keys that go
 
 
@@ -139,16 +121,6 @@ def test_a_key_that_a_release_leaves_empty_goes_as_any_key(
     gone = ["slock.unlock k", "del k", "slock.unlock j", "del j"]
     assert heard(many("MUNLOCK", "k j", "x")) == [*gone, "slock.lock j"]
     waiting.fence()
-
-
-def test_a_replica_tells_of_the_key_that_has_gone(primary_and_replica: Pair) -> None:
-    primary, replica = primary_and_replica
-    replica.client().config_set("notify-keyspace-events", "EAn")
-    events, locks = Events(replica), Locks(primary.client())
-    locks.lock("k", "a", HOUR)
-    locks.unlock("k", "a")
-    wait_synced(primary, replica)
-    assert [event.name for event in events.so_far()] == ["new", "del"]
 
 
 # --- who waits

@@ -47,17 +47,6 @@ def test_all_keys_are_taken_refreshed_and_released_together(
     assert locks.client.keys() == [b"before"]
 
 
-def test_1024_keys_may_be_named(raw: RawConnection, client: redis.Redis) -> None:
-    keys = [f"key:{number}" for number in range(1024)]
-    fence = raw.ok(*many("MLOCK", keys, "me", HOUR))
-    assert client.dbsize() == 1024
-    assert raw.ok(*many("MEXTEND", keys, "me", HOUR)) == 1
-    assert 0 < raw.ok(*many("MPTTL", keys, "me")) <= HOUR
-    assert raw.ok("SLOCK.CHECK", keys[-1], fence) == 1
-    assert raw.ok(*many("MUNLOCK", keys, "me")) == 1024
-    assert client.dbsize() == 0
-
-
 # --- what is refused
 
 

@@ -43,22 +43,6 @@ def test_fifty_clients_get_their_overlapping_sets_in_order_of_arrival(queues: Qu
 # --- whoever leaves
 
 
-@pytest.mark.parametrize("error", ["UNBLOCKED ", "WRONGTYPE "])
-def test_who_leaves_leaves_every_queue_and_lets_the_others_on(queues: Queues, error: str) -> None:
-    queues.hold("x", "a")
-    waiting = queues.mlock("me", "a b c", wait=HOUR)
-    behind = [queues.lock("behind b", "b"), queues.mrlock("behind c", "c")]
-    if error == "UNBLOCKED ":
-        queues.client.client_unblock(waiting.id, error=True)
-    else:
-        queues.client.set("a", "text")
-    assert waiting.error().startswith(error)
-    assert all(waiter.fence() for waiter in behind)
-    queues.client.delete("a")
-    assert [queues.queued(key) for key in "abc"] == [[]] * 3
-    assert queues.holders("b") == ["behind b"] and queues.holders("c") == ["behind c"]
-
-
 # --- replicas
 
 

@@ -11,7 +11,7 @@ from harness import Clock, Locks, LockState, MakeServer, Server, lock_state, now
 from harness.many import many
 from harness.payloads import plain_dump, with_number
 from harness.replication import ReplicationStream, promote, replica_of, wait_synced
-from harness.waiting import HOUR, Line
+from harness.waiting import HOUR
 
 MakeClock = Callable[..., Clock]
 
@@ -102,22 +102,6 @@ def test_no_fence_is_given_that_could_not_be_read_again(
     _set(server, clock, YEAR_2306)
     server.restart(save=not settings)
     _assert_new_holds_are_refused(server)
-
-
-def test_who_waits_is_answered_an_error(make_server: MakeServer, clock: Clock) -> None:
-    server = make_server(environment=clock.environment)
-    line = Line(server)
-    for token in ("holder", "first"):
-        line.locks.rlock("k", token, 12 * HOUR)
-    waiting = [line.upgrade("first"), line.write("second")]
-    _set(server, clock, LIMIT_SECONDS + 60)
-    stream = ReplicationStream(server)
-    assert line.release("holder") == 1 and waiting[0].error().startswith("ERR ")
-    assert line.holders() == ["first"] and line.queued() == ["second"], "it reads on"
-    assert line.release("first") == 1 and waiting[1].error().startswith("ERR ")
-    assert line.client.dbsize() == 0
-    assert set(stream.names()) <= {"SLOCK.APPLY", "DEL", "UNLINK"}
-    server.client().execute_command("DEBUG", "RELOAD")
 
 
 # --- what comes from outside

@@ -15,7 +15,6 @@ from harness import (
     Server,
     promote,
     replica_of,
-    rewrite_aof,
     wait_synced,
     wait_until,
 )
@@ -161,25 +160,6 @@ def test_roles_may_be_swapped_under_load(make_server: MakeServer, load: StartLoa
 
 
 # --- the append-only file
-
-
-def test_a_log_that_is_switched_on_under_load_has_everything(
-    make_server: MakeServer, load: StartLoad
-) -> None:
-    server = make_server()
-    client, busy = server.client(), load(server)
-    client.config_set("appendonly", "yes")
-    busy.goes_on()
-    client.config_set("appendonly", "no")
-    busy.goes_on(100)
-    client.config_set("appendonly", "yes")
-    busy.goes_on(100)
-    rewrite_aof(server)
-    busy.goes_on(100)
-    busy.stop()
-    before = all_digests(server)
-    server.restart(kill=True, appendonly=True)
-    assert before and all_digests(server) == before
 
 
 def test_a_log_that_is_switched_on_has_the_very_next_change(make_server: MakeServer) -> None:

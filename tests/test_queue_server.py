@@ -7,7 +7,7 @@ import time
 import pytest
 
 from conftest import Pair
-from harness import MakeServer, RespError, Server, aof_commands, digest, rounds
+from harness import MakeServer, RespError, Server, digest
 from harness.bound import take_bound
 from harness.causes import BRIEF, HOLDER, KEY
 from harness.load import level
@@ -19,7 +19,6 @@ from harness.waiting import (
     Line,
     WaitingClient,
     at_once,
-    blocked_clients,
     serve_in_order,
     wait_unblocked,
 )
@@ -61,20 +60,13 @@ def test_a_deadline_in_a_pause_of_writes_is_granted_after_it(primary_and_replica
 
 
 @pytest.mark.parametrize("kind", ["WRITE", "ALL"])
-def test_pauses_that_end_by_themselves_are_followed_by_the_grant(
-    primary_and_replica: Pair, kind: str
-) -> None:
-    primary, replica = primary_and_replica
-    line, bound = Line(primary), Line(primary, "bound")
+def test_pauses_that_end_by_themselves_are_followed_by_the_grant(server: Server, kind: str) -> None:
+    line = Line(server)
     for ttl in [*range(1, 25, 3), 2 * BRIEF]:
         line.locks.lock(KEY, HOLDER, HOUR)
-        owner = take_bound(primary, key="bound")
-        waiting, next_owner = [line.write("first"), line.read("second")], bound.write("next")
-        at_once(primary, ("SLOCK.EXTEND", KEY, HOLDER, ttl), ("CLIENT", "PAUSE", max(12, 2 * ttl), kind))
-        owner.close()
+        waiting = [line.write("first"), line.read("second")]
+        at_once(server, ("SLOCK.EXTEND", KEY, HOLDER, ttl), ("CLIENT", "PAUSE", max(12, 2 * ttl), kind))
         serve_in_order(line, waiting)
-        assert next_owner.fence() and bound.release("next") == 1
-    level(primary, replica)
 
 
 # --- SHUTDOWN that waits for a replica
@@ -175,23 +167,7 @@ def test_a_primary_whose_snapshots_fail_grants_nothing(make_server: MakeServer) 
     _refuses_writes(line, "MISCONF", "stop-writes-on-bgsave-error", "yes", "no")
 
 
-# --- deadlines far away, a great many keys, and a crowd that waits
-
-
-def test_many_expiring_keys_do_not_hide_a_deadline(make_server: MakeServer) -> None:
-    server = make_server(hz=1, dynamic_hz=False)
-    line = Line(server)
-    script = (
-        "for i = 1, 50000 do redis.call('PSETEX', ARGV[1] .. ':' .. i, math.floor(1000 + i / 10), '') end"
-    )
-    for number in range(rounds(4, 20)):
-        line.client.eval(script, 0, number)
-    for command in (SHORTEN, ("SLOCK.UNLOCK", KEY, HOLDER), ("FLUSHALL", "ASYNC")):
-        line.locks.lock(KEY, HOLDER, HOUR)
-        waiting = line.write("waiting")
-        at_once(server, command)
-        assert waiting.fence()
-        line.release("waiting")
+# --- deadlines far away, and a crowd that waits
 
 
 @pytest.mark.parametrize("ttl", [HOUR, 24 * HOUR], ids=["an hour", "a day"])
@@ -215,34 +191,26 @@ def _cpu_seconds(line: Line) -> float:
 
 
 def test_a_crowd_waits_through_a_rewrite_and_a_full_sync(make_server: MakeServer) -> None:
-    primary = make_server(name="primary", appendonly=True)
-    replica, client = make_server(name="replica"), primary.client()
+    primary, replica = make_server(name="primary", appendonly=True), make_server(name="replica")
+    client, line = primary.client(), Line(primary)
     # Enough keys for the child process to be busy for a while, so that grants fall into its time.
     client.execute_command("DEBUG", "POPULATE", 240)
     client.config_set("rdb-key-save-delay", 1000)
-    client.config_set("aof-rewrite-incremental-fsync", "no")
-    line = Line(primary)
     line.locks.lock(KEY, HOLDER, HOUR)
-    crowd = [line.write(f"t{number}") for number in range(150)]
+    crowd = [line.write(f"t{number}") for number in range(100)]
     wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], 30)
     client.bgrewriteaof()
     line.release(HOLDER)
     fences = serve_in_order(line, crowd[:40])
     wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], 30, "the rewrite")
-    assert client.info("persistence")["aof_last_bgrewrite_status"] == "ok"
-
     replica.client().execute_command("REPLICAOF", "127.0.0.1", primary.port)
     wait_until(lambda: client.info("replication")["connected_slaves"], what="the replica")
     fences += serve_in_order(line, crowd[40:80])
     wait_synced(primary, replica)
-    fences += [*serve_in_order(line, crowd[80:120]), crowd[120].fence()]
-    assert fences == sorted(set(fences))
-    assert blocked_clients(client) == 29 == line.locks.info(KEY).waiters
+    fences.append(crowd[80].fence())
+    assert fences == sorted(set(fences)) and line.locks.info(KEY).waiters == 19
     level(primary, replica)
-
-    client.config_set("rdb-key-save-delay", 0)
-    assert not any(b"WAIT" in command for command in aof_commands(primary))
     before = digest(client, KEY)
     primary.restart(kill=True)
     assert digest(primary.client(), KEY) == before
-    assert all(waiter.outcome() is None for waiter in crowd[121:]), "granted by a server that was killed"
+    assert all(waiter.outcome() is None for waiter in crowd[81:]), "granted by a server that was killed"

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from itertools import count, takewhile
 
 import pytest
-import redis
 
 from harness import RespError, Server, wait_until
 from harness.causes import BRIEF, FREEING, HOLDER, KEY, SHARING, Cause
@@ -101,20 +100,6 @@ def test_many_deadlines_wake_each_its_own_lock(line: Line) -> None:
     assert all(waiter.fence() for waiter in waiting)
 
 
-def test_after_a_deadline_the_next_grant_comes_in_the_turn_that_allows_it(line: Line) -> None:
-    """A reader waits behind the writer whom a deadline lets in: an upgrade finds that reader on the lock."""
-    holder, writer, reader = (line.server.raw() for _ in range(3))
-    for number in range(100):
-        key = f"k{number}"
-        holder.ok("SLOCK.RLOCK", key, HOLDER, 3)
-        writer.send("SLOCK.LOCK", key, "writer", HOUR, "WAIT", 0)
-        holder.ok("PING")
-        reader.send("SLOCK.RLOCK", key, "reader", HOUR, "WAIT", 0)
-        assert writer.read() and writer.ok("SLOCK.DOWNGRADE", key, "writer", HOUR)
-        assert writer.call("SLOCK.UPGRADE", key, "writer", HOUR) == 0, f"round {number}"
-        assert reader.read()
-
-
 def test_waits_that_end_elsewhere_do_not_put_off_a_grant(line: Line) -> None:
     """One ends every few milliseconds: an upgrade finds the reader whom the downgrade before it let in."""
     holder, reader, other = (line.server.raw() for _ in range(3))
@@ -175,29 +160,6 @@ def test_swapdb_takes_a_holder_to_who_waits_in_the_other_database(line: Line) ->
     assert first.fence() and other.is_waiting()
     there.release("holder here")
     assert other.fence()
-
-
-def _has_its_append_only_file(client: redis.Redis) -> bool:
-    state = client.info("persistence")
-    return not state["aof_rewrite_in_progress"] and not state["aof_rewrite_scheduled"]
-
-
-@pytest.mark.parametrize("reload", ["RELOAD", "LOADAOF"])
-def test_reloading_the_data_grants_nothing_and_loses_nobody(line: Line, reload: str) -> None:
-    if reload == "LOADAOF":
-        line.client.config_set("appendonly", "yes")
-        wait_until(lambda: _has_its_append_only_file(line.client), 30, "the first rewrite")
-    try:
-        fence = line.locks.lock(KEY, HOLDER, HOUR)
-        waiting = [line.write("first"), line.read("second")]
-        line.client.execute_command("DEBUG", reload)
-        assert line.locks.check(KEY, fence) == 1
-        assert (line.holders(), line.queued()) == ([HOLDER], ["first", "second"])
-        assert all(waiter.is_waiting() for waiter in waiting)
-        line.locks.extend(KEY, HOLDER, BRIEF)
-        serve_in_order(line, waiting)
-    finally:
-        line.client.config_set("appendonly", "no")
 
 
 def test_what_clients_sent_behind_a_wait_wakes_the_next_at_once(line: Line) -> None:

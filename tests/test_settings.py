@@ -82,11 +82,6 @@ def test_settings_are_set_at_the_start(make_server: MakeServer, place: str) -> N
     assert _shown(make_server(**_at_start(place, GOOD)).raw()) == GOOD
 
 
-def test_arguments_are_read_in_upper_and_lower_case(make_server: MakeServer) -> None:
-    shown = _shown(make_server(module_args=["MAX-WAITERS", 0, "Slock.Allow-Apply", "Yes"]).raw())
-    assert (shown["slock.max-waiters"], shown["slock.allow-apply"]) == ("0", "yes")
-
-
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_bad_value_at_load_is_refused_with_a_clear_line(setting: Setting, place: str) -> None:
@@ -147,6 +142,9 @@ def test_the_number_of_waiters_is_obeyed_at_once(make_server: MakeServer) -> Non
         for words in (("SLOCK.LOCK", "k"), ("SLOCK.RLOCK", "j"), ("SLOCK.MLOCK", 1, "j")):
             told = raw.error(*words, "d", HOUR, "WAIT", 0)
             assert told.startswith("QUEUEFULL ") and f"slock.max-waiters, which is {most}, allows" in told
+    raw.ok("CONFIG", "SET", "slock.max-waiters", 100, "slock.max-waiters-per-user", 3)
+    told = raw.error("SLOCK.LOCK", "k", "d", HOUR, "WAIT", 0)
+    assert told.startswith("QUEUEFULL ") and "slock.max-waiters-per-user, which is 3" in told
     raw.ok("CONFIG", "SET", "slock.max-waiters", 0)
     assert raw.ok("SLOCK.LOCK", "j", "c", HOUR) == 0, "without WAIT nothing is full"
     assert raw.ok("SLOCK.LOCK", "free", "c", HOUR, "WAIT", 0), "nor where there is nothing to wait for"
@@ -238,8 +236,3 @@ def test_the_settings_shown_in_comments_work(start: MakeServer) -> None:
         app.ok("AUTH", user, "secret")
         assert app.ok("SLOCK.LOCK", "lock:1", user, 5000) and app.ok("SLOCK.UNLOCK", "lock:1", user) == 1
         assert app.error("SLOCK.LOCK", "other:1", user, 5000).startswith("NOPERM ")
-
-
-def test_the_settings_shown_with_their_defaults_are_the_defaults(server: Server) -> None:
-    shown = dict(line.split() for line in COMMENTED if line.startswith("slock."))
-    assert {**shown, "slock.restart-grace-ms": "0"} == server.client().config_get("slock.*")

@@ -68,9 +68,7 @@ def test_clients_at_work(make_server: MakeServer, seconds: float) -> None:
         try:
             for number in range(1, DISTURBED + 1):
                 goal = number * OF_A_ROUND // DISTURBED
-                wait_until(
-                    lambda goal=goal, crowd=crowd: crowd.size() > goal, LIMIT_S, "work"
-                )
+                wait_until(lambda goal=goal, crowd=crowd: crowd.size() > goal, LIMIT_S, "work")
                 _disturb(control, chance)
             crowd.stop()
             calls, done = crowd.calls(Times())

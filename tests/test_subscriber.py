@@ -75,17 +75,6 @@ def test_keys_that_go_while_others_are_opened_are_opened_again(server: Server, o
     assert fence > before and locks.check("a", fence) == locks.check("b", fence) == 1
 
 
-def test_a_string_that_goes_while_other_keys_are_opened_is_not_touched_again(server: Server) -> None:
-    client = server.client()
-    client.set("a", "a string")
-    _expire(client, "b")
-    client.set("order", "DEL a")
-    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        client.execute_command("SLOCK.MLOCK", 2, "a", "b", "me", HOUR)
-    assert client.exists("a") == 0
-    assert client.execute_command("SLOCK.MLOCK", 2, "a", "b", "me", HOUR) > 0
-
-
 @pytest.mark.parametrize("order", ["DEL b", "UNLINK b c", "RENAME b elsewhere"])
 @pytest.mark.parametrize("somebody_waits", [False, True])
 def test_keys_that_go_while_another_is_stored_are_stored_anew(
@@ -127,11 +116,6 @@ def test_a_lock_that_is_put_under_a_name_while_another_is_stored_stays(
     assert client.exists("x", "a") == 0, "nothing new is held"
     assert (locks.pttl("held", "me") > 0) == has_held, "what was held is held"
     assert locks.pttl("b", "other") > 0
-
-
-def test_keys_that_expire_as_they_are_opened_are_free(server: Server) -> None:
-    _expire(server.client(), "a", "b", "c")
-    assert server.client().execute_command("SLOCK.MLOCK", 3, "a", "b", "c", "me", HOUR) > 0
 
 
 def test_a_lock_that_a_subscriber_deletes_is_given_to_who_waits(server: Server) -> None:

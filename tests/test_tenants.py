@@ -92,25 +92,6 @@ def test_nobody_takes_all_places_in_queues(make_server: MakeServer, names: int) 
     assert ann.read() > 0
 
 
-def test_the_places_of_a_user_are_a_setting(make_server: MakeServer) -> None:
-    tenants = _tenants(make_server(slock_max_waiters=10, slock_max_waiters_per_user=3))
-    bob = tenants.listener("bob")
-    bob.call("SLOCK.LOCK", "b:k", "holder", HOUR)
-
-    def asks(token: str) -> Any:
-        return bob.ask("SLOCK.LOCK", "b:k", token, HOUR)
-
-    assert [asks(f"t{number}") for number in range(3)] == [None] * 3
-    assert "per-user, which is 3" in str(asks("t3"))
-    assert asks("t1") is None, "the same once more"
-    tenants.client.config_set("slock.max-waiters-per-user", 0)
-    assert [asks(f"t{number}") for number in range(3, 9)] == [None] * 6
-    assert "per-user, which is 9" in str(asks("t9"))
-    tenants.client.config_set("slock.max-waiters-per-user", 20)
-    assert asks("t9") is None
-    assert "slock.max-waiters, which is 10" in str(asks("t10"))
-
-
 ACQUIRING = ["LOCK", "RLOCK", "UPGRADE", "MLOCK", "MRLOCK"]
 
 
@@ -131,14 +112,6 @@ def test_a_lock_that_is_asked_for_has_a_name_of_1_to_1024_bytes(
     if command == "UPGRADE":
         raw.ok("SLOCK.RLOCK", "n" * 1024, "me", HOUR)
     assert raw.ok(*ask("n" * 1024)) > 0
-
-
-def test_a_lock_that_came_under_a_longer_name_is_extended_and_released(raw: RawConnection) -> None:
-    name = "n" * 5000
-    fence = raw.ok("SLOCK.LOCK", "k", "me", HOUR)
-    raw.ok("RENAME", "k", name)
-    assert raw.ok("SLOCK.CHECK", name, fence) == 1 == raw.ok("SLOCK.EXTEND", name, "me", HOUR)
-    assert raw.ok(*many("MUNLOCK", ["k", name], "me")) == 1
 
 
 def test_a_request_for_many_names_delays_nobody(tenants: Tenants) -> None:
@@ -297,15 +270,6 @@ def test_a_payload_moves_no_fence_beyond_an_hour(make_server: MakeServer) -> Non
     assert client.info("slock")["slock_last_fence"] == fences[1]
     assert client.execute_command("SLOCK.LOCK", "b:next", "bob", HOUR) == fences[1] + 1
     assert _takes(client, with_number(payload, fence, fences[1] + 1)), "it has given that one"
-
-
-def test_a_payload_brings_no_deadline_that_the_server_could_not_give(make_server: MakeServer) -> None:
-    client = make_server(slock_max_ttl_ms=10 * HOUR).client()
-    client.execute_command("SLOCK.LOCK", "b:k", "bob", 10 * HOUR)
-    # A lock's key expires with its last holder.
-    payload, deadline_ms = plain_dump(client, "b:k"), client.execute_command("PEXPIRETIME", "b:k")
-    later = [int(deadline_ms + hours * 3_600_000) for hours in (0.9, 1.1)]
-    assert [_takes(client, with_number(payload, deadline_ms, at_ms)) for at_ms in later] == [True, False]
 
 
 def test_refused_payloads_do_not_fill_the_log(make_server: MakeServer) -> None:
