@@ -88,26 +88,21 @@ def _back(primary: Server, replica: Server) -> None:
 # --- replicas that come and go
 
 
-@pytest.mark.parametrize(("diskless", "delay"), [(False, 0), (True, 1)], ids=["disk", "diskless, delayed"])
+@pytest.mark.parametrize("diskless", [False, True], ids=["disk", "diskless, delayed"])
 def test_a_replica_that_comes_and_goes_under_load_misses_nothing(
-    make_server: MakeServer, load: StartLoad, diskless: bool, delay: int
+    make_server: MakeServer, load: StartLoad, diskless: bool
 ) -> None:
     primary = make_server(
-        repl_diskless_sync=diskless, repl_diskless_sync_delay=delay, repl_backlog_size="64mb"
+        repl_diskless_sync=diskless, repl_diskless_sync_delay=int(diskless), repl_backlog_size="64mb"
     )
     replica = make_server(repl_diskless_load="swapdb" if diskless else "disabled")
     busy = load(primary)
-    for times in range(1 if delay else 2):
-        if times:
-            promote(replica)
-            busy.goes_on(100)
-        _follow(replica, primary)
-        busy.goes_on(100)
-    for _ in range(2):  # its link is cut, and it goes on from where it was
-        _cut(primary, replica)
-        busy.goes_on()
-        _back(primary, replica)
-        busy.goes_on(100)
+    _follow(replica, primary)
+    busy.goes_on(100)
+    _cut(primary, replica)
+    busy.goes_on()
+    _back(primary, replica)
+    busy.goes_on(100)
     before = _partial_syncs(primary)
     replica.stop(save=True)
     busy.goes_on()
@@ -148,15 +143,6 @@ def test_roles_may_be_swapped_under_load(make_server: MakeServer, load: StartLoa
         _follow(old, new)
     busy.stop()
     agree(one, two)
-    # For a moment only, without a change of its own.
-    promote(two)
-    replica_of(one, two)
-    promote(one)
-    busy = load(one)
-    _follow(two, one)
-    busy.goes_on(100)
-    busy.stop()
-    agree(one, two)
 
 
 # --- the append-only file
@@ -176,9 +162,8 @@ def test_a_log_that_is_switched_on_has_the_very_next_change(make_server: MakeSer
     assert all_digests(server) == before and len(before) == 3
 
 
-@pytest.mark.parametrize("absent", [False, True], ids=["the replica is there", "the replica is away"])
 def test_a_primary_that_restarts_from_its_snapshot_loses_no_replica(
-    make_server: MakeServer, load: StartLoad, absent: bool
+    make_server: MakeServer, load: StartLoad
 ) -> None:
     """It may offer to go on from where the snapshot was: then what it does next must be in its stream."""
     primary, replica = make_server(), make_server()
@@ -186,16 +171,13 @@ def test_a_primary_that_restarts_from_its_snapshot_loses_no_replica(
     _follow(replica, primary)
     busy.stop()
     wait_synced(primary, replica)
-    if absent:
-        replica.pause()
+    replica.pause()
     primary.restart(save=True)
     busy = load(primary)
-    if absent:
-        busy.goes_on()
-        replica.resume()
+    busy.goes_on()
+    replica.resume()
     _wait_for(replica, "master_link_status", "up")
     _wait_for(primary, "connected_slaves", 1)
-    busy.goes_on(100)
     busy.stop()
     agree(primary, replica)
 
