@@ -38,7 +38,6 @@ RIGHT = {
         call("UNLOCK", "x", 3, 1),
         call("LOCK", "y", 4, 11),
     ],
-    "readers beside each other": [reads("x", 1, 10), reads("y", 1, 11), call("LOCK", "z", 2, 0)],
     "a limit": [reads("x", 1, 10, limit=2), reads("y", 2, 11, limit=2), reads("z", 3, 0, limit=2)],
     "a lease that ends": [call("LOCK", "x", 1, 10, ttl_ms=20), call("LOCK", "y", 22, 11)],
     "at the very deadline either": [call("LOCK", "x", 1, 10, ttl_ms=20), call("LOCK", "y", 22, 0)],
@@ -56,31 +55,12 @@ RIGHT = {
         call("UPGRADE", "x", 5, 12),
         call("UNLOCK", "x", 6, 1),
     ],
-    "in the order of arrival": [
-        call("LOCK", "x", 1, 10),
-        waits("LOCK", "y", 2, 8, 11),
-        waits("LOCK", "z", 3, 10, 12),
-        call("UNLOCK", "x", 7, 1),
-        call("UNLOCK", "y", 9, 1),
-    ],
     "an unknown order of arrival": [
         call("LOCK", "x", 1, 10),
         waits("LOCK", "y", 2, 10, 12, arrived=0),
         waits("LOCK", "z", 3, 8, 11, arrived=0),
         call("UNLOCK", "x", 7, 1),
         call("UNLOCK", "z", 9, 1),
-    ],
-    "a wait that runs out": [call("LOCK", "x", 1, 10), waits("LOCK", "y", 2, 12, 0, wait_ms=10)],
-    "a wait that is cancelled": [
-        call("LOCK", "x", 1, 10),
-        waits("LOCK", "y", 2, 5, 0),
-        call("CANCEL", "y", 4, 1),
-    ],
-    "who waits and is lost": [
-        call("LOCK", "x", 1, 10),
-        waits("LOCK", "y", 2, 50, None),
-        call("UNLOCK", "x", 3, 1),
-        call("LOCK", "z", 4, 11),
     ],
     "who waits, is granted and is lost": [
         call("LOCK", "x", 1, 10),
@@ -95,14 +75,6 @@ RIGHT = {
         call("LOCK", "y", 3, 11, keys=[B]),
         call("LOCK", "x", 4, 10),
     ],
-    "up and down": [
-        reads("x", 1, 10),
-        reads("y", 1, 11),
-        waits("UPGRADE", "x", 2, 6, 12),
-        call("RUNLOCK", "y", 5, 1),
-        call("DOWNGRADE", "x", 7, 13),
-        reads("y", 8, 14),
-    ],
     "what a replica refuses": [
         call("LOCK", "x", 1, 10),
         call("DOWNGRADE", "x", 2, "READONLY"),
@@ -110,12 +82,6 @@ RIGHT = {
         call("UNLOCK", "x", 4, "READONLY"),
         call("LOCK", "y", 5, "READONLY"),
         call("UNLOCK", "x", 6, 1),
-    ],
-    "many": [
-        call("LOCK", "x", 1, 10, keys=[A, B]),
-        waits("LOCK", "y", 2, 8, 11, keys=[B]),
-        call("EXTEND", "x", 3, 1, keys=[A, B]),
-        call("MUNLOCK", "x", 7, 2, keys=[A, B]),
     ],
     "a crash": [
         call("LOCK", "x", 1, 10),
