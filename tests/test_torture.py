@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from harness import Clock, MakeServer, Server, replica_of, rewrite_aof, stays, wait_until
+from harness import MakeServer, Server, replica_of, rewrite_aof, stays, wait_until
 from harness.histories import MS, Times, judge, overlaps
 from harness.load import level
 from harness.recorded import Crowd, now
@@ -48,15 +48,15 @@ OF_A_ROUND = 20
 class Stage:
     """A primary that logs with `always`, its replica, and what was done to them."""
 
-    def __init__(self, make_server: MakeServer, directory: Path, clock: Clock, chance: random.Random) -> None:
-        self.clock, self.chance = clock, chance
-        settings = {"appendonly": True, "appendfsync": "always", "environment": clock.environment}
+    def __init__(self, make_server: MakeServer, directory: Path, chance: random.Random) -> None:
+        self.chance = chance
+        settings = {"appendonly": True, "appendfsync": "always"}
         self.primary, self.replica = (
             make_server(name=name, directory=directory / name, **settings) for name in ("primary", "replica")
         )
         replica_of(self.replica, self.primary)
         self.done: Counter[str] = Counter()
-        self.parts = self.undecided = self.stepped = 0
+        self.parts = self.undecided = 0
         self.seen: Counter[str] = Counter()
         self.times, self.crashes = Times(), []
         self.crowd: Crowd | None = None
@@ -92,7 +92,6 @@ class Stage:
         """These faults, one after the other under load; then all is as it should be, and was all the time."""
         seed = self.chance.randrange(10**6)
         self.times.stalls.clear()
-        self.times.steps.clear()
         self.crashes.clear()
         self.crowd = Crowd([self.primary.port, self.replica.port], PROCESSES, seed)
         try:
@@ -110,11 +109,10 @@ class Stage:
         self.seen += seen
         self.parts += verdict.parts
         self.undecided += verdict.undecided
-        self.stepped += verdict.stepped
         came = [fault.__name__ for fault in faults]
         assert not verdict.problems, "\n\n".join([f"seed {seed}, {came}", *verdict.problems])
-        # That too where the search was given up; only a clock that is set ahead ends holds early.
-        assert self.times.steps or not overlaps(calls), f"seed {seed}, {came}: {overlaps(calls)}"
+        # That too where the search was given up.
+        assert not overlaps(calls), f"seed {seed}, {came}: {overlaps(calls)}"
 
     def _comes_to_rest(self) -> None:
         """Nobody is blocked, no request is left, only what was kept is held, and the replica is level."""
@@ -244,14 +242,6 @@ def _log_disk_is_full(stage: Stage) -> None:
         stage.starts_again()
 
 
-def _clock_is_stepped(stage: Stage) -> None:
-    ahead = stage.chance.choice([-3, -1, 0, 2, 5])
-    with stage.stalled():
-        start = now()
-        stage.clock.step(ahead)
-        stage.times.steps.append((start, now() + AFTERWARDS))
-
-
 FAULTS: list[Fault] = [
     _kill_and_restart,
     _stop_and_continue,
@@ -265,13 +255,12 @@ FAULTS: list[Fault] = [
     _full_resync,
     _failover,
     _memory_is_full,
-    _clock_is_stepped,
     _log_disk_is_full,
 ]
 
 
 @pytest.fixture
-def stage(make_server: MakeServer, make_clock: Callable[..., Clock]) -> Iterator[Stage]:
+def stage(make_server: MakeServer) -> Iterator[Stage]:
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")
     # A process that is killed loses nothing that it has written: that needs no disk, which is slow.
@@ -279,15 +268,12 @@ def stage(make_server: MakeServer, make_clock: Callable[..., Clock]) -> Iterator
         directory = Path(name)
         for server in ("primary", "replica"):
             (directory / server).mkdir()
-        stage = Stage(make_server, directory, make_clock(), random.Random(seed))
+        stage = Stage(make_server, directory, random.Random(seed))
         yield stage
         for server in (stage.primary, stage.replica):
             server.stop()
     print(f"faults: {dict(stage.done)}\ncalls and errors: {dict(stage.seen)}")
-    print(
-        f"{stage.parts} histories, {stage.undecided} of them undecided; "
-        f"of {stage.stepped}, in which the clock was stepped, only the fences were judged"
-    )
+    print(f"{stage.parts} histories, {stage.undecided} of them undecided")
     assert stage.undecided <= 1 + stage.parts // 20
 
 

@@ -12,9 +12,6 @@ so a moment later, but for a wait that ends in this moment. In a stall it may be
 newcomers are refused or wait behind it until then. When a hold ends is known as an interval only, since it
 depends on when it was given.
 
-Of names that were in use when the wall clock was stepped only the fences are judged: a hold that had ended
-may then go on.
-
 Knows nothing of servers. What befell the server is told by `Times`, and by calls named CRASH.
 """
 
@@ -71,13 +68,9 @@ class Call:
 
 @dataclass
 class Times:
-    """From when until when the server put off what it had to do, and when its wall clock was stepped.
-
-    A step ends when the server surely goes by the new time.
-    """
+    """From when until when the server put off what it had to do."""
 
     stalls: list[tuple[int, int]] = field(default_factory=list)
-    steps: list[tuple[int, int]] = field(default_factory=list)
 
     def calm(self, time: int) -> int:
         """The last time until then at which the server surely worked."""
@@ -88,10 +81,6 @@ class Times:
 
     def may_stall(self, start: int, end: int) -> bool:
         return any(first <= end and last >= start for first, last in self.stalls)
-
-    def is_stepped(self, calls: list[Call]) -> bool:
-        start, end = min(call.start for call in calls), max(call.end for call in calls)
-        return any(first <= end and last >= start for first, last in self.steps)
 
 
 class Hold(NamedTuple):
@@ -614,14 +603,11 @@ def overlaps(calls: list[Call]) -> list[tuple[Call, Call]]:
 
 @dataclass
 class Verdict:
-    """What is wrong with a history, in words. How many parts it has, and of how many the search was given up,
-    or left out because the clock was stepped.
-    """
+    """What is wrong with a history, how many parts it has, and of how many the search was given up."""
 
     problems: list[str]
     parts: int = 0
     undecided: int = 0
-    stepped: int = 0
 
 
 def judge(calls: list[Call], times: Times | None = None) -> Verdict:
@@ -629,9 +615,6 @@ def judge(calls: list[Call], times: Times | None = None) -> Verdict:
     verdict = Verdict(fence_problems(calls))
     for part in components(calls):
         verdict.parts += 1
-        if times.is_stepped(part):
-            verdict.stepped += 1
-            continue
         try:
             problem = _Search(part, times).problem()
         except Undecided:
