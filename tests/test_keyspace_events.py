@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness import Event, Events, Locks, MakeServer, RawConnection, Server, now_ms, wait_past, wait_until
-from harness.bound import hang_up, take_bound
+from harness import Event, Events, Locks, MakeServer, RawConnection, Server, now_ms, wait_past
 from harness.many import many
 from harness.queues import Queues
 from harness.waiting import HOUR
@@ -20,11 +19,6 @@ BRIEF = 300
 @pytest.fixture
 def events(server: Server) -> Events:
     return Events(server)
-
-
-@pytest.fixture
-def queues(server: Server) -> Queues:
-    return Queues(server)
 
 
 def _names(events: Events) -> list[str]:
@@ -138,17 +132,6 @@ def test_grants_on_wake_up_follow_what_made_them(events: Events, queues: Queues)
     queues.free("one", "b a")
     assert all(waiter.fence() for waiter in waiting[1:])
     assert _told(events) == ["unlock b", "unlock a", "rlock b", "rlock c", "rlock a", "rlock c"]
-
-
-def test_a_bound_hold_that_ends_is_a_release(server: Server, events: Events, queues: Queues) -> None:
-    writer, reader = take_bound(server, key="w"), take_bound(server, "RLOCK", key="r")
-    waiting = queues.lock("next", "w")
-    events.so_far()
-    hang_up(server, reader)
-    wait_until(lambda: not queues.client.exists("r"), what="the reader to leave")
-    hang_up(server, writer)
-    waiting.fence()
-    assert _told(events) == ["runlock r", "unlock w", "lock w"]
 
 
 # --- the class of modules

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
-from harness import MakeServer, ReplicationStream, Server, digest, replica_of, wait_synced, wait_until
+from harness import MakeServer, ReplicationStream, digest, replica_of, wait_synced, wait_until
 from harness.many import many
 from harness.queues import Queues
 from harness.waiting import HOUR
 
 KEYS = [f"key:{number}" for number in range(10)]
-
-
-@pytest.fixture
-def queues(server: Server) -> Queues:
-    return Queues(server)
 
 
 def test_fifty_clients_get_their_overlapping_sets_in_order_of_arrival(queues: Queues) -> None:

@@ -162,18 +162,6 @@ def test_locks_that_go_elsewhere_are_counted(meter: Meter) -> None:
         meter.grew(locks=more)
 
 
-def test_evicted_locks_are_counted(make_server: MakeServer) -> None:
-    server = make_server(maxmemory_policy="allkeys-lru")
-    client, locks = server.client(), Locks(server.client())
-    for number in range(50):
-        locks.lock(f"lock:{number}", "a", HOUR)
-    client.set("text", "x")
-    client.config_set("maxmemory", 1)
-    wait_until(lambda: client.dbsize() == 0, what="everything to be evicted")
-    numbers = client.info("slock")
-    assert numbers["slock_evicted_locks"] == 50 and numbers["slock_locks"] == 0
-
-
 def test_locks_that_a_promoted_replica_evicts_are_counted(make_server: MakeServer) -> None:
     """As a replica it may not evict, so it has not listened for that."""
     primary = make_server()
@@ -186,15 +174,6 @@ def test_locks_that_a_promoted_replica_evicts_are_counted(make_server: MakeServe
     client.execute_command("REPLICAOF", "NO", "ONE")
     wait_until(lambda: client.dbsize() == 0, what="the lock to be evicted")
     assert client.info("slock")["slock_evicted_locks"] == 1
-
-
-def test_locks_and_the_last_fence_come_back_with_the_data(make_server: MakeServer) -> None:
-    server = make_server(appendonly=True)
-    fences = [Locks(server.client()).lock(f"lock:{number}", "a", HOUR) for number in range(5)]
-    server.restart()
-    numbers = server.client().info("slock")
-    assert (numbers["slock_locks"], numbers["slock_last_fence"]) == (5, fences[-1])
-    assert numbers["slock_grants"] == 0
 
 
 # --- how long it takes

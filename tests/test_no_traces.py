@@ -12,7 +12,6 @@ import pytest
 
 from harness import MakeServer, RawConnection, RespError, Server, now_ms, wait_past
 from harness.bound import hang_up, take_bound
-from harness.cluster import one_node
 from harness.connection_state import ConnectionState
 from harness.many import many
 from harness.notify import NotifiedClient
@@ -24,8 +23,6 @@ _WITH_SUBCOMMANDS = {b"acl", b"client", b"cluster", b"commandlog", b"config", b"
 LISTENERS = "pubsub|shardnumsub"
 
 LOGS = ["slowlog-log-slower-than", "commandlog-execution-slower-than"]
-LOGS += ["commandlog-request-larger-than", "commandlog-reply-larger-than"]
-KINDS = ["slow", "large-request", "large-reply"]
 
 
 def _name(words: list[bytes]) -> str:
@@ -35,8 +32,8 @@ def _name(words: list[bytes]) -> str:
 
 
 def _logs(raw: RawConnection) -> list[list[list[bytes]]]:
-    """The words of what each log has kept: of SLOWLOG, and those of COMMANDLOG if there is one."""
-    replies = [raw.ok("SLOWLOG", "GET", -1), *(raw.call("COMMANDLOG", "GET", -1, kind) for kind in KINDS)]
+    """The words of what SLOWLOG has kept, and COMMANDLOG if there is one."""
+    replies = [raw.ok("SLOWLOG", "GET", -1), raw.call("COMMANDLOG", "GET", -1, "slow")]
     return [[entry[3] for entry in reversed(log)] for log in replies if not isinstance(log, RespError)]
 
 
@@ -72,7 +69,7 @@ class Traces:
         self.sent.clear()
         at_once(server, ("CONFIG", "RESETSTAT"), ("CONFIG", "SET", "hz", 10), ("SLOWLOG", "RESET"))
         self.raw.ok("CONFIG", "SET", "slowlog-max-len", 100_000)
-        for name in LOGS[:2]:
+        for name in LOGS:
             self.raw.call("CONFIG", "SET", name, 0)
         assert self.monitor.ok("MONITOR") == b"OK"
 
@@ -98,7 +95,7 @@ class Traces:
         shown = []
         while b"the end" not in (line := self.monitor.read()):
             shown.append([word.strip(b'"') for word in line.split(b"] ", 1)[1].split(b" ")])
-        for log in (shown, *_logs(self.raw)[:2]):
+        for log in (shown, *_logs(self.raw)):
             names = Counter(map(_name, log))
             assert names["slock.lock"] and not names - (expected + self.sent)
 
@@ -109,30 +106,30 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Traces:
 
 
 def _load(server: Server, traces: Traces) -> None:
-    """Locks of all kinds: waiting, time-outs, grants, expiry. In a cluster all keys are in one slot."""
-    line, raw = Line(server, "{x}k"), server.raw()
-    assert raw.ok("SLOCK.LOCK", "{x}k", "a", HOUR)
+    """Locks of all kinds: waiting, time-outs, grants, expiry."""
+    line, raw = Line(server, "k"), server.raw()
+    assert raw.ok("SLOCK.LOCK", "k", "a", HOUR)
     waiting = [line.write("b"), line.read("c"), line.read("d")]
     assert line.write("brief", wait=20).reply() == 0
     withdrawn = line.write("withdrawn")
-    assert NotifiedClient.for_write(server, "{x}k", "told", 20).reply() == 0
-    told = NotifiedClient.for_write(server, "{x}k", "told")
-    assert raw.ok("SLOCK.CANCEL", "{x}k", "withdrawn") == 1 and withdrawn.reply() == 0
-    assert raw.ok("SLOCK.UNLOCK", "{x}k", "a") == 1 and waiting[0].fence()
-    assert raw.ok("SLOCK.CANCEL", "{x}k", "told") == 1 and told.reply() == 0
-    assert raw.ok("SLOCK.EXTEND", "{x}k", "b", 20) == 1
+    assert NotifiedClient.for_write(server, "k", "told", 20).reply() == 0
+    told = NotifiedClient.for_write(server, "k", "told")
+    assert raw.ok("SLOCK.CANCEL", "k", "withdrawn") == 1 and withdrawn.reply() == 0
+    assert raw.ok("SLOCK.UNLOCK", "k", "a") == 1 and waiting[0].fence()
+    assert raw.ok("SLOCK.CANCEL", "k", "told") == 1 and told.reply() == 0
+    assert raw.ok("SLOCK.EXTEND", "k", "b", 20) == 1
     assert all(reader.fence() for reader in waiting[1:])
-    bound = take_bound(server, key="{x}bound")
-    assert raw.ok(*many("MLOCK", "{x}p {x}q", "a", 20))
-    several = line.ask("e", *many("MLOCK", "{x}bound {x}p", "e", HOUR, "WAIT", 0))
+    bound = take_bound(server, key="bound")
+    assert raw.ok(*many("MLOCK", "p q", "a", 20))
+    several = line.ask("e", *many("MLOCK", "bound p", "e", HOUR, "WAIT", 0))
     hang_up(server, bound)
     assert several.fence()
-    assert raw.error("SLOCK.LOCK", "{x}k", "c", HOUR) and raw.error("SLOCK.LOCK", "{x}k", "c")
-    assert raw.pipeline([("MULTI",), ("SLOCK.LOCK", "{x}m", "a", 20), ("EXEC",)])[-1]
-    assert raw.ok("EVAL", "return redis.call('SLOCK.LOCK', KEYS[1], 'a', 20)", 1, "{x}s")
+    assert raw.error("SLOCK.LOCK", "k", "c", HOUR) and raw.error("SLOCK.LOCK", "k", "c")
+    assert raw.pipeline([("MULTI",), ("SLOCK.LOCK", "m", "a", 20), ("EXEC",)])[-1]
+    assert raw.ok("EVAL", "return redis.call('SLOCK.LOCK', KEYS[1], 'a', 20)", 1, "s")
     traces.sent["slock.lock"] += 1  # which the server counts, too
     wait_past(line.client, now_ms(line.client) + 20)
-    assert raw.ok("SLOCK.QUEUES") == [b"0", []] and raw.ok("SLOCK.INFO", "{x}k", "FULL")
+    assert raw.ok("SLOCK.QUEUES") == [b"0", []] and raw.ok("SLOCK.INFO", "k", "FULL")
     for number in range(3):
         raw.ok("CONFIG", "SET", "slock.max-waiters", 100 + number, "maxmemory-policy", "noeviction")
     raw.ok("FLUSHALL")
@@ -144,18 +141,6 @@ def test_a_load_of_locks_shows_no_command_of_the_module(make_server: MakeServer,
         traces.begin(server)
         _load(server, traces)
         traces.check()
-
-
-def test_nor_does_a_node_of_a_cluster(make_server: MakeServer, traces: Traces) -> None:
-    """Redis 7.0 runs and counts the PEXPIREAT that asks whether the node still has the slot."""
-    node = one_node(make_server)
-    raw = node.raw()
-    traces.begin(node)
-    _load(node, traces)
-    line = Line(node, "{x}k")
-    assert raw.ok("SLOCK.LOCK", line.key, "a", HOUR)
-    assert line.write("b", wait=1200).reply() == 0, "meanwhile it is looked after"
-    traces.check(asked="pexpireat")
 
 
 def test_nor_does_a_server_that_refuses_writes(make_server: MakeServer, traces: Traces) -> None:

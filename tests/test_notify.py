@@ -18,11 +18,6 @@ LOCK = ("SLOCK.LOCK", KEY, ME, HOUR)
 
 
 @pytest.fixture
-def line(server: Server) -> Line:
-    return Line(server)
-
-
-@pytest.fixture
 def me(server: Server) -> Listener:
     return Listener(server)
 

@@ -20,11 +20,6 @@ SHORT = 250
 
 
 @pytest.fixture
-def line(server: Server) -> Line:
-    return Line(server)
-
-
-@pytest.fixture
 def me(server: Server) -> Listener:
     return Listener(server)
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from itertools import count, takewhile
 
 import pytest
 
-from harness import Server, wait_until
+from harness import MakeServer, wait_until
 from harness.causes import BRIEF, HOLDER, KEY
 from harness.many import many
 from harness.waiting import (
@@ -25,18 +24,9 @@ from harness.waiting import (
 
 
 @pytest.fixture
-def waking() -> Iterator[Server]:
-    """Fresh: a timer that is left of earlier waits would wake, too."""
-    server = Server(name="waking", hz=1, dynamic_hz=False).start()
-    yield server
-    server.stop()
-    server.discard()
-
-
-@pytest.fixture
-def line(waking: Server) -> Iterator[Line]:
-    yield Line(waking)
-    waking.check()
+def line(make_server: MakeServer) -> Line:
+    """On a fresh server: a timer that is left of earlier waits would wake, too."""
+    return Line(make_server(hz=1, dynamic_hz=False))
 
 
 @pytest.mark.parametrize("command", ["DEL", "UNLINK", "RENAME", "MOVE"])

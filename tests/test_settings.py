@@ -101,18 +101,6 @@ def test_arguments_that_make_no_sense_are_refused_at_load(words: str) -> None:
     assert any("<slock>" in line and named in line for line in _refused(module_args=words.split()))
 
 
-def test_config_rewrite_keeps_settings_over_a_restart(make_server: MakeServer) -> None:
-    server = make_server(module_args=["max-waiters", 1])
-    raw = server.raw()
-    for setting in SETTINGS:
-        raw.ok("CONFIG", "SET", setting.name, setting.good)
-    raw.ok("CONFIG", "REWRITE")
-    rewritten = (server.directory / "server.conf").read_text()
-    server.stop()
-    server.config_text = rewritten
-    assert _shown(server.start().raw()) == GOOD
-
-
 # --- what each of them does, at once
 
 

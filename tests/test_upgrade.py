@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness import RawConnection, Server, digest
+from harness import RawConnection, digest
 from harness.causes import BRIEF, KEY
 from harness.waiting import HOUR, Line, serve_in_order, wait_unblocked
-
-
-@pytest.fixture
-def line(server: Server) -> Line:
-    return Line(server)
 
 
 def _readers(line: Line, *tokens: str) -> dict[str, int]:
