@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from harness.histories import MS, Call, Times, judge, overlaps
+from harness.histories import judge, overlaps
+from harness.lock_model import MS, Call, Times
 
 A, B = "a", "b"
 

@@ -20,7 +20,8 @@ import redis
 from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
 from harness import Cluster, Server, wait_until
-from harness.histories import Call, components, fence_problems, overlaps
+from harness.histories import components, fence_problems, overlaps
+from harness.lock_model import Call
 from harness.recorded import now
 from harness.waiting import HOUR, RETRIABLE, at_once, blocked_clients
 

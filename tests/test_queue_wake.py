@@ -1,4 +1,4 @@
-"""Whatever frees a lock wakes the next one: commands of the module, core commands, deadlines, eviction.
+"""What frees a lock wakes the next one at once. Each cause of it is in test_queue_replication.py.
 
 While a waiter waits nobody talks to the server, so that no command can find by chance what a wake-up missed.
 """

