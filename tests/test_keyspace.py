@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from conftest import Pair
-from harness import Locks, RawConnection, Server, digest, lock_state, wait_past, wait_synced, wait_until
+from harness import Locks, RawConnection, Server, lock_state, wait_past, wait_synced, wait_until
 
 TYPE = b"SLOCK-RWL"
 SHORT = 60
@@ -29,22 +29,6 @@ def test_a_lock_has_a_type_that_scan_finds(client: redis.Redis, locks: Locks) ->
     assert set(client.scan_iter(_type=TYPE.decode())) == {f"lock{number}".encode() for number in range(30)}
     assert client.type("lock0") == TYPE
     assert client.object("ENCODING", "lock0") and client.object("REFCOUNT", "lock0") == 1
-
-
-def test_the_digest_covers_every_part_of_a_hold(client: redis.Redis, locks: Locks) -> None:
-    locks.rlock("k", "a", LONG, meta="m")
-    locks.rlock("k", "b", LONG)
-    seen = [digest(client, "k")]
-    assert digest(client, "k") == seen[0]
-    for change in (
-        ("EXTEND", "a", LONG - 1000),
-        ("RLOCK", "b", LONG + 1000, "META", "m"),
-        ("RLOCK", "c", LONG),
-        ("RUNLOCK", "b"),
-    ):
-        client.execute_command(f"SLOCK.{change[0]}", "k", *change[1:])
-        seen.append(digest(client, "k"))
-    assert len(set(seen)) == 5
 
 
 # --- taking it away
@@ -108,16 +92,6 @@ def test_a_lock_is_the_same_wherever_its_key_goes(server: Server, client: redis.
         assert lock_state(client, "k") == before, "each of the two is a lock of its own"
     else:
         assert locks.info("k") is None and locks.lock("k", "b", LONG) > max(fences)
-
-
-@pytest.mark.parametrize("command", [("COPY", "x", "y", "DB", 5), ("MOVE", "x", 5)])
-@pytest.mark.parametrize("kind", ["lock", "string"])
-def test_a_client_stays_in_its_database(raw: RawConnection, command: tuple[object, ...], kind: str) -> None:
-    """Some servers leave a client in the other database when a module listens to generic events there."""
-    raw.ok("SELECT", 3)
-    raw.ok(*(("SLOCK.LOCK", "x", "a", LONG) if kind == "lock" else ("SET", "x", "value")))
-    assert raw.ok(*command) == 1
-    assert b" db=3 " in raw.ok("CLIENT", "INFO")
 
 
 def test_a_lock_restored_without_an_expiry_gets_its_own(primary_and_replica: Pair) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness import MakeServer, Server
-from harness.bound import hang_up
+from harness import Server
 from harness.causes import BRIEF, KEY
 from harness.many import many
 from harness.queues import Queues
@@ -107,28 +106,6 @@ def test_there_is_room_when_enough_deadlines_have_passed(line: Queues, waits: bo
         assert line.locks.rlock(KEY, "new", HOUR, limit=readers - 1)
     assert line.info().readers == readers - 1
     assert line.locks.rlock(KEY, "late", HOUR, limit=readers - 1) == 0
-
-
-@pytest.mark.parametrize("bound", [[], ["EPHEMERAL"]], ids=["not bound", "bound"])
-def test_the_permits_of_owners_that_died_come_back(make_server: MakeServer, bound: list[str]) -> None:
-    """With their connections if they are bound to them, else at their deadlines.
-
-    On a server of its own, where no fence was given ahead of the clock.
-    """
-    line = Line(make_server())
-    ttl = HOUR if bound else 10 * BRIEF
-    owners = [line.server.raw() for _ in range(3)]
-    fences = [
-        owner.ok("SLOCK.RLOCK", KEY, f"o{number}", ttl, "LIMIT", 3, *bound)
-        for number, owner in enumerate(owners)
-    ]
-    waiting = [_read(line, f"w{number}", 3) for number in range(4)]
-    for owner in owners:
-        hang_up(line.server, owner)
-    for fence, waiter in zip(fences, waiting, strict=False):
-        granted_ms = waiter.fence() // 1000
-        assert bound or granted_ms >= fence // 1000 + ttl
-    assert waiting[3].is_waiting() and line.holders() == ["w0", "w1", "w2"]
 
 
 # --- deadlocks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -116,35 +117,14 @@ def _change_while_they_wait(old: Server, new: Server, group: str, change: Callab
 # --- a slot moves
 
 
-def _by_keys(cluster: Cluster, slot: Slot) -> None:
-    slot.open()
-    while slot.at_source.ok("CLUSTER", "COUNTKEYSINSLOT", slot.number):
-        slot.move_keys(1)
-    cluster.end_move(slot.number, slot.source, slot.target)
-
-
-def _at_a_stroke(cluster: Cluster, slot: Slot) -> None:
-    client = slot.source.client()
-    if b"MIGRATESLOTS" not in b" ".join(client.execute_command("CLUSTER HELP")):
-        pytest.skip("this server moves slots key by key")
-    where = ("SLOTSRANGE", slot.number, slot.number, "NODE", cluster.node_id(slot.target))
-    client.execute_command("CLUSTER MIGRATESLOTS", *where)
-
-    def has_moved() -> bool:
-        slots = slot.at_target.ok("CLUSTER", "SLOTS")
-        return any(
-            first <= slot.number <= last and owner[1] == slot.target.port for first, last, owner, *_ in slots
-        )
-
-    wait_until(has_moved, 30, "the slot to have moved")
-
-
-@pytest.mark.parametrize("move", [_by_keys, _at_a_stroke], ids=["by keys", "atomic"])
+@pytest.mark.parametrize("move", [Cluster.move_by_keys, Cluster.move_at_a_stroke])
 def test_who_waits_for_a_slot_that_moves_goes_on_at_the_target(
-    cluster: Cluster, move: Callable[[Cluster, Slot], None]
+    cluster: Cluster, move: Callable[[Cluster, list[int], Server, Server], None]
 ) -> None:
     slot = Slot(cluster, move.__name__)
-    _change_while_they_wait(slot.source, slot.target, move.__name__, lambda: move(cluster, slot))
+    source, target = slot.source, slot.target
+    change = partial(move, cluster, [slot.number], source, target)
+    _change_while_they_wait(source, target, move.__name__, change)
 
 
 def test_a_release_while_the_slot_moves_grants_nothing_here(cluster: Cluster) -> None:

@@ -13,7 +13,6 @@ from harness import (
     MakeServer,
     ReplicationStream,
     Server,
-    promote,
     replica_of,
     wait_synced,
     wait_until,
@@ -128,21 +127,6 @@ def test_what_happens_while_the_only_replica_is_away_is_kept_for_it(make_server:
 
 
 # --- roles
-
-
-def test_roles_may_be_swapped_under_load(make_server: MakeServer, load: StartLoad) -> None:
-    one, two = make_server(), make_server()
-    busy = load(one)
-    _follow(two, one)
-    for old, new in ((one, two), (two, one)):
-        busy.goes_on(100)
-        busy.stop()
-        wait_synced(old, new)
-        promote(new)
-        busy = load(new)  # and nobody listens to it yet
-        _follow(old, new)
-    busy.stop()
-    agree(one, two)
 
 
 # --- the append-only file

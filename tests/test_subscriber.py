@@ -116,13 +116,3 @@ def test_a_lock_that_is_put_under_a_name_while_another_is_stored_stays(
     assert client.exists("x", "a") == 0, "nothing new is held"
     assert (locks.pttl("held", "me") > 0) == has_held, "what was held is held"
     assert locks.pttl("b", "other") > 0
-
-
-def test_a_lock_that_a_subscriber_deletes_is_given_to_who_waits(server: Server) -> None:
-    line = Line(server, "waited-for")
-    line.locks.lock("waited-for", "holder", HOUR)
-    waiting = line.write("next")
-    line.client.set("order", "DEL waited-for")
-    _expire(line.client, "k")
-    line.locks.lock("k", "b", HOUR)
-    assert waiting.fence() and line.holders() == ["next"]

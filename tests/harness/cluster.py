@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import redis
 
 from harness.raw import RespError
@@ -124,6 +125,33 @@ class Cluster:
         others = [node for node in self.nodes if node not in (source, target)]
         for node in [target, source, *others]:
             node.client().execute_command("CLUSTER SETSLOT", slot, "NODE", target_id)
+
+    def move_by_keys(self, slots: list[int], source: Server, target: Server) -> None:
+        """As `redis-cli --cluster reshard` does it."""
+        for slot in slots:
+            self.begin_move(slot, source, target)
+            while self.move_keys(slot, source, target):
+                pass
+            self.end_move(slot, source, target)
+
+    def move_at_a_stroke(self, slots: list[int], source: Server, target: Server) -> None:
+        """As newer servers do it: the slots are replicated, and change hands in one instant."""
+        client = source.client()
+        if b"MIGRATESLOTS" not in b" ".join(client.execute_command("CLUSTER HELP")):
+            pytest.skip("this server moves slots key by key")
+        target_id = self.node_id(target)
+        ranges = [word for slot in slots for word in ("SLOTSRANGE", slot, slot, "NODE", target_id)]
+        client.execute_command("CLUSTER MIGRATESLOTS", *ranges)
+        wait_until(lambda: not set(slots) & set(self.slots_of(source)), 30, "the slots to have moved")
+
+    def slots_of(self, node: Server) -> list[int]:
+        with node.raw() as raw:
+            owned = [
+                (first, last)
+                for first, last, owner, *_ in raw.ok("CLUSTER", "SLOTS")
+                if owner[1] == node.port
+            ]
+        return sorted(slot for first, last in owned for slot in range(first, last + 1))
 
     def discard(self) -> None:
         for node in self.nodes:
