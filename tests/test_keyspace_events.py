@@ -81,7 +81,7 @@ def test_an_event_of_a_transaction_has_its_database(events: Events, raw: RawConn
 # --- deadlines
 
 
-def test_a_reader_that_expired_beside_others_is_told_with_the_next_change(
+def test_a_reader_that_expired_beside_others_is_told(
     events: Events, raw: RawConnection, locks: Locks
 ) -> None:
     for token, ttl in (("brief", BRIEF), ("also", BRIEF), ("stays", HOUR)):
@@ -96,9 +96,7 @@ def test_a_reader_that_expired_beside_others_is_told_with_the_next_change(
 # --- keys that go
 
 
-def test_a_key_that_a_release_leaves_empty_goes_as_any_key(
-    raw: RawConnection, events: Events, queues: Queues
-) -> None:
+def test_a_key_that_is_left_empty_goes_as_any_key(raw: RawConnection, events: Events, queues: Queues) -> None:
     """As after LPOP of the last element: the event of the command, then `del`; on replicas `del` too."""
 
     def heard(*commands: tuple) -> list[str]:
@@ -137,9 +135,7 @@ def test_grants_on_wake_up_follow_what_made_them(events: Events, queues: Queues)
 # --- the class of modules
 
 
-def test_events_belong_to_the_class_of_modules_and_use_both_channels(
-    make_server: MakeServer,
-) -> None:
+def test_events_belong_to_the_class_of_modules_and_use_both_channels(make_server: MakeServer) -> None:
     server = make_server(notify_keyspace_events="")
     client, raw, events = server.client(), server.raw(), Events(server)
     for flags, heard in {"": [], "Eg$x": [], "d": [], "Kd": [], "Ed": ["lock k"]}.items():

@@ -32,9 +32,7 @@ def own(make_server: MakeServer) -> Server:
 
 
 @pytest.mark.parametrize("mode", ["LOCK", "RLOCK"])
-def test_with_another_fence_it_is_as_if_the_token_held_nothing(
-    server: Server, raw: RawConnection, mode: str
-) -> None:
+def test_with_another_fence_the_token_holds_nothing(server: Server, raw: RawConnection, mode: str) -> None:
     fence = raw.ok(f"SLOCK.{mode}", KEY, "a", HOUR)
     release, other_release = ("UNLOCK", "RUNLOCK") if mode == "LOCK" else ("RUNLOCK", "UNLOCK")
     stream, before = ReplicationStream(server), digest(server.client(), KEY)
@@ -115,9 +113,7 @@ def end(keys: str, token: object, ms: int = 60_000) -> tuple[object, ...]:
     return many("MUNLOCK", keys, token, "REFUSE", ms)
 
 
-def test_what_waits_is_withdrawn_what_is_held_is_released_and_what_comes_later_is_refused(
-    own: Server,
-) -> None:
+def test_what_waits_is_withdrawn_and_what_comes_later_refused(own: Server) -> None:
     line, raw = Line(own, KEY), own.raw()
     listener = Listener(own)
     line.locks.lock(KEY, "holder", HOUR)

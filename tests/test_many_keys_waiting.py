@@ -39,9 +39,7 @@ def test_fifty_clients_get_their_overlapping_sets_in_order_of_arrival(queues: Qu
 # --- replicas
 
 
-def test_a_set_is_granted_in_one_unit_and_a_replica_never_has_half_of_it(
-    make_server: MakeServer,
-) -> None:
+def test_a_set_is_granted_in_one_unit_and_a_replica_never_has_half_of_it(make_server: MakeServer) -> None:
     primary, replica = make_server(), make_server()
     replica_of(replica, primary)
     queues, stream, watcher = Queues(primary), ReplicationStream(primary), replica.raw()

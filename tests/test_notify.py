@@ -155,9 +155,7 @@ def test_asked_again_it_keeps_its_place_and_takes_what_is_new(line: Line, me: Li
 # --- where it is asked
 
 
-def test_in_a_transaction_it_waits_and_the_message_comes_after_the_whole_reply(
-    line: Line, me: Listener
-) -> None:
+def test_in_a_transaction_the_message_comes_after_the_reply(line: Line, me: Listener) -> None:
     line.locks.lock(KEY, HOLDER, HOUR)
     take = ("WAIT", 0, "NOTIFY", me.channel)
     commands = [(*LOCK, *take, "tag"), ("SLOCK.UNLOCK", KEY, HOLDER), ("PING",)]
@@ -183,9 +181,7 @@ def test_in_a_script_wait_and_notify_are_ignored(line: Line, me: Listener) -> No
 
 
 @pytest.mark.parametrize("command", ["LOCK", "MRLOCK"])
-def test_with_ephemeral_request_and_hold_end_with_the_connection_that_asked(
-    line: Line, me: Listener, command: str
-) -> None:
+def test_with_ephemeral_both_end_with_the_connection(line: Line, me: Listener, command: str) -> None:
     line.locks.lock(KEY, HOLDER, HOUR)
     gone, old, last = (line.server.raw() for _ in range(3))
     ids = [connection.client_id() for connection in (gone, last)]
@@ -245,9 +241,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("code", WRONG)
-def test_what_is_refused_at_the_request_is_an_error_and_no_message(
-    line: Line, me: Listener, code: str
-) -> None:
+def test_what_is_refused_at_the_request_is_an_error(line: Line, me: Listener, code: str) -> None:
     line.locks.lock(KEY, HOLDER, HOUR), line.locks.lock("w", ME, HOUR)
     line.locks.rlock("r", ME, HOUR), line.locks.rlock("r", NEXT, HOUR)
     line.client.set("text", "a string")

@@ -48,9 +48,7 @@ GOINGS: dict[str, Callable[[Line, Listener], object]] = {
 
 @pytest.mark.parametrize("when", ["at the grant", "soon"])
 @pytest.mark.parametrize("going", GOINGS)
-def test_without_a_subscriber_its_requests_leave_and_the_next_is_served(
-    make_server: MakeServer, going: str, when: str
-) -> None:
+def test_without_a_subscriber_its_requests_leave(make_server: MakeServer, going: str, when: str) -> None:
     line = Line(make_server())
     me, other = Listener(line.server), Listener(line.server)
     line.locks.lock(KEY, HOLDER, HOUR), line.locks.lock("elsewhere", HOLDER, HOUR)

@@ -69,9 +69,7 @@ def test_no_fence_is_given_that_could_not_be_read_again(make_server: MakeServer,
 
 
 @pytest.mark.parametrize("years", [0, 2])
-def test_a_primary_and_a_writable_replica_judge_what_clients_restore_and_apply(
-    make_server: MakeServer, years: int
-) -> None:
+def test_servers_judge_what_clients_restore_and_apply(make_server: MakeServer, years: int) -> None:
     """Accepted up to an hour beyond what the server could give, else an error that changes nothing.
 
     A writable replica, whose primary may allow longer ttls by another clock, allows a year and a day more.

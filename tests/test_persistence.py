@@ -47,9 +47,7 @@ ROADS = {
 
 
 @pytest.mark.parametrize("road", ROADS)
-def test_locks_are_the_same_afterwards_and_their_owners_release_them(
-    make_server: MakeServer, road: str
-) -> None:
+def test_locks_are_the_same_afterwards(make_server: MakeServer, road: str) -> None:
     settings, steps = ROADS[road]
     server = make_server(**settings)
     before = take_samples(server)
@@ -97,7 +95,7 @@ def test_the_log_holds_effects_and_no_request(make_server: MakeServer) -> None:
 
 
 @each_log
-def test_a_very_long_lock_and_the_expiry_that_a_user_gave_survive_a_rewrite(
+def test_the_expiry_that_a_user_gave_is_rewritten(
     make_server: MakeServer, settings: dict[str, object]
 ) -> None:
     """With readers that have expired, more than the last change has dropped: the bytes stay as they are."""
@@ -137,9 +135,7 @@ def test_applying_a_log_twice_is_applying_it_once(make_server: MakeServer) -> No
 
 
 @pytest.mark.parametrize("road", ROADS)
-def test_what_is_loaded_after_the_deadlines_revives_nothing(
-    make_server: MakeServer, server: Server, road: str
-) -> None:
+def test_what_is_loaded_late_revives_nothing(make_server: MakeServer, server: Server, road: str) -> None:
     """From its file, and its log replayed to a server that runs."""
     keeper, replaying = make_server(**ROADS[road][0]), make_server(slock_allow_apply=True)
     stream, client, locks = ReplicationStream(keeper), keeper.client(), Locks(keeper.client())

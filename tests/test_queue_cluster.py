@@ -252,9 +252,7 @@ def _is_granted(slot: Slot, waiter: WaitingClient, keys: list[str]) -> bool:
 # --- nodes that are lost
 
 
-def test_a_bound_hold_ends_also_when_its_connection_closed_while_the_cluster_was_down(
-    cluster: Cluster,
-) -> None:
+def test_a_bound_hold_ends_although_the_cluster_was_down(cluster: Cluster) -> None:
     node = cluster.node_of("bound")
     client = node.client()
     owner = take_bound(node, key="bound")
@@ -295,9 +293,7 @@ def test_a_node_without_a_majority_turns_everybody_away(cluster: Cluster) -> Non
     line.release("w1")
 
 
-def test_a_failover_in_a_cluster_turns_everybody_away_and_keeps_the_hold(
-    make_server: MakeServer,
-) -> None:
+def test_a_failover_in_a_cluster_turns_everybody_away_and_keeps_the_hold(make_server: MakeServer) -> None:
     old, new = node_and_replica(make_server)
     line = Line(old)
     fence = line.locks.lock(line.key, HOLDER, HOUR)

@@ -64,9 +64,7 @@ def _nothing_happened(client: redis.Redis, before: list[str]) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_where_it_cannot_wait_the_answer_is_0_at_once(
-    raw: RawConnection, client: redis.Redis, way: Callable[..., Any]
-) -> None:
+def test_where_it_cannot_wait(raw: RawConnection, client: redis.Redis, way: Callable[..., Any]) -> None:
     before = _hold(client)
     for request in REQUESTS:
         assert way(raw, *request) == 0, request
@@ -80,9 +78,7 @@ def test_where_it_cannot_wait_the_answer_is_0_at_once(
 
 
 @pytest.mark.parametrize("subscribe", ["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"])
-def test_a_client_that_listens_to_channels_waits_or_is_refused(
-    server: Server, client: redis.Redis, subscribe: str
-) -> None:
+def test_who_listens_waits_or_is_refused(server: Server, client: redis.Redis, subscribe: str) -> None:
     """Some servers block no such client, and say how it can wait."""
     before = _hold(client)
     for request in REQUESTS:

@@ -29,9 +29,7 @@ DEPARTURES = {
 
 @pytest.mark.parametrize("how", DEPARTURES)
 @pytest.mark.parametrize(("command", "protocol"), [("SLOCK.LOCK", 3), ("SLOCK.UPGRADE", 2)])
-def test_who_leaves_is_gone_at_once_and_lets_on_those_behind_it(
-    server: Server, locks: Locks, how: str, command: str, protocol: int
-) -> None:
+def test_who_leaves_is_gone(server: Server, locks: Locks, how: str, command: str, protocol: int) -> None:
     """An upgrader that leaves still reads."""
     line, (go, told) = Line(server), DEPARTURES[how]
     staying = [HOLDER, LEAVER] if command == "SLOCK.UPGRADE" else [HOLDER]

@@ -31,9 +31,7 @@ def test_the_ttl_starts_at_the_grant(server: Server, locks: Locks, command: str)
 # --- INFO
 
 
-def test_info_shows_the_queue_which_is_no_part_of_the_key(
-    server: Server, client: redis.Redis, locks: Locks
-) -> None:
+def test_info_shows_the_queue(server: Server, client: redis.Redis, locks: Locks) -> None:
     line = Line(server)
     fence = locks.lock(KEY, HOLDER, HOUR)
     before = (digest(client, KEY), client.dump(KEY), client.memory_usage(KEY))

@@ -12,15 +12,13 @@ from harness.bound import take_bound
 from harness.causes import BRIEF, HOLDER, KEY
 from harness.load import level
 from harness.notify import NotifiedClient
-from harness.replication import replica_of, wait_synced
+from harness.replication import wait_synced
 from harness.wait import now_ms, stays, wait_past, wait_until
 from harness.waiting import (
     HOUR,
     Line,
-    WaitingClient,
     at_once,
     serve_in_order,
-    wait_unblocked,
 )
 
 SHORTEN = ("SLOCK.EXTEND", KEY, HOLDER, BRIEF)
@@ -72,41 +70,16 @@ def test_pauses_that_end_by_themselves_are_followed_by_the_grant(server: Server,
 # --- SHUTDOWN that waits for a replica
 
 
-def _shutting_down(primary: Server, replica: Server, timeout: int) -> tuple[Line, list[WaitingClient]]:
-    """The server waits for a replica that is stopped, and the holder's deadline has passed meanwhile."""
-    line = Line(primary)
+def test_a_shutdown_that_waits_grants_nothing(primary_and_replica: Pair) -> None:
+    primary, replica = primary_and_replica
+    line, control = Line(primary), primary.raw()
     line.locks.lock(KEY, HOLDER, HOUR)
     waiting = [line.write("first"), line.read("second")]
-    line.client.config_set("shutdown-timeout", timeout)
+    line.client.config_set("shutdown-timeout", 600)
     replica.pause()
-    control = primary.raw()
     # The replica has not acknowledged this, so the shutdown waits for it.
     control.send_bytes(b"SLOCK.EXTEND k holder 60\r\nSHUTDOWN NOSAVE\r\n")
     assert control.read() == 1
-    return line, waiting
-
-
-def test_a_shutdown_that_waits_for_a_replica_grants_nothing(make_server: MakeServer) -> None:
-    primary, replica = make_server(name="primary", appendonly=True), make_server(name="replica")
-    replica_of(replica, primary)
-    _, waiting = _shutting_down(primary, replica, timeout=1)
-    assert primary.process is not None
-    assert primary.process.wait(20) == 0, primary.log()[-3000:]
-    for waiter in waiting:
-        outcome = waiter.outcome()
-        assert outcome is None or isinstance(outcome, RespError), outcome
-    primary.kill9()
-    replica.resume()
-    primary.start()
-    wait_unblocked(primary.client())
-    assert Line(primary).info() is None
-    replica_of(replica, primary)
-    level(primary, replica)
-
-
-def test_an_aborted_shutdown_serves_the_queue(primary_and_replica: Pair) -> None:
-    primary, replica = primary_and_replica
-    line, waiting = _shutting_down(primary, replica, timeout=600)
     wait_until(lambda: line.holders() == [], what="the deadline")
     stays(lambda: all(waiter.is_waiting() for waiter in waiting), 0.1, "who waits during a shutdown")
     line.client.execute_command("SHUTDOWN", "ABORT")

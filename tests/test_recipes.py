@@ -69,9 +69,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 # --- fences
 
 
-def test_a_report_is_saved_with_the_fence_and_not_over_a_later_one(
-    recipes: SimpleNamespace, client: redis.Redis
-) -> None:
+def test_a_report_is_not_saved_over_a_later_one(recipes: SimpleNamespace, client: redis.Redis) -> None:
     create, write = (block.text for block in _under("Fenced writes to a database", "sql"))
     with sqlite3.connect(":memory:") as database:
         database.execute(create)
@@ -153,9 +151,7 @@ def test_no_more_than_n_have_a_permit_and_a_writer_drains_it(
 # --- the job runner
 
 
-def test_a_job_keeps_its_lock_beyond_the_ttl_and_then_lets_go(
-    by_commands: SimpleNamespace, client: redis.Redis
-) -> None:
+def test_a_job_keeps_its_lock_beyond_the_ttl(by_commands: SimpleNamespace, client: redis.Redis) -> None:
     ttl_ms = 2000
     with by_commands.held("job:1", ttl_ms=ttl_ms) as hold:
         end = time.monotonic() + 1.5 * ttl_ms / 1000
@@ -179,9 +175,7 @@ def test_a_job_that_lost_its_lock_is_stopped(by_commands: SimpleNamespace, clien
     assert len(set(steps)) == 1 and steps[0] > 0 and len(steps) < MANY
 
 
-def test_a_job_whose_server_is_gone_is_stopped_when_the_ttl_is_over(
-    by_commands: SimpleNamespace, make_server: MakeServer
-) -> None:
+def test_a_job_without_a_server_is_stopped(by_commands: SimpleNamespace, make_server: MakeServer) -> None:
     own = make_server()
     client = own.client(decode_responses=True, socket_timeout=0.1)
     by_commands.names.update(r=client, blocking=client)
@@ -209,9 +203,7 @@ def test_the_job_of_a_library_has_its_lock(recipes: SimpleNamespace, client: red
     assert not client.exists("job:1") and client.info("slock")["slock_last_fence"] > 0
 
 
-def test_of_two_that_come_within_the_period_one_does_the_work(
-    recipes: SimpleNamespace, client: redis.Redis
-) -> None:
+def test_of_two_within_the_period_one_does_the_work(recipes: SimpleNamespace, client: redis.Redis) -> None:
     done = []
     assert recipes.once("nightly", lambda: done.append(1), period=60)
     assert not recipes.once("nightly", lambda: done.append(2), period=60)
@@ -370,9 +362,7 @@ def test_a_quorum_needs_more_than_half(recipes: SimpleNamespace, make_server: Ma
 # --- many tasks that wait
 
 
-def test_many_tasks_wait_over_few_connections(
-    recipes: SimpleNamespace, server: Server, client: redis.Redis
-) -> None:
+def test_many_tasks_share_connections(recipes: SimpleNamespace, server: Server, client: redis.Redis) -> None:
     present, fences = [], []
 
     async def step(number: int, fence: int) -> None:

@@ -147,9 +147,7 @@ def test_the_number_of_waiters_is_obeyed_at_once(make_server: MakeServer) -> Non
 @pytest.mark.parametrize(
     ("policy", "warned"), [("noeviction", False), ("allkeys-lru", True), ("volatile-ttl", True)]
 )
-def test_the_version_is_logged_and_a_policy_that_can_evict_locks_is_warned_of(
-    make_server: MakeServer, policy: str, warned: bool
-) -> None:
+def test_the_version_and_warnings_are_logged(make_server: MakeServer, policy: str, warned: bool) -> None:
     log = make_server(maxmemory_policy=policy, maxmemory="100mb").log().splitlines()
     lines = [line for line in log if "<slock>" in line]
     assert len([line for line in lines if "SLOCK" in line and "ready" in line]) == 1, lines
@@ -160,18 +158,6 @@ def test_the_version_is_logged_and_a_policy_that_can_evict_locks_is_warned_of(
 
 EXAMPLE = (REPOSITORY / "redis.conf.example").read_text()
 SHOWN = dict(line.split(None, 1) for line in EXAMPLE.splitlines() if line and not line.startswith("#"))
-
-# The settings that are shown in comments: a lone name and values, as in `# maxmemory 1gb`.
-COMMENTED = [
-    line
-    for line in re.findall(
-        r"^# ((?:slock\.|min-|replicaof|maxmemory|notify-|user )\S*.*)$", EXAMPLE, re.MULTILINE
-    )
-    if not line.endswith((".", ":", ","))
-]
-
-# Needs another server, and what a lone server refuses to do without one.
-FOR_REPLICAS = ("replicaof", "min-replicas")
 
 
 @pytest.fixture
@@ -212,15 +198,3 @@ def test_the_example_is_in_force_and_a_lock_survives_a_kill(start: MakeServer) -
     assert (holder.token, holder.fence, holder.meta) == (b"token", fence, b"kept")
     assert locks.client.pexpiretime("key") == deadline
     assert locks.unlock("key", "token") == 1
-
-
-def test_the_settings_shown_in_comments_work(start: MakeServer) -> None:
-    assert len(COMMENTED) >= 7, COMMENTED
-    lines = [line for line in COMMENTED if not line.startswith(FOR_REPLICAS)]
-    server = start(*lines, "slock.restart-grace-ms 0")
-    # What they may do is shown in test_acl_lines.py.
-    for user in ("raw", "notify", "library"):
-        app = server.raw()
-        app.ok("AUTH", user, "secret")
-        assert app.ok("SLOCK.LOCK", "lock:1", user, 5000) and app.ok("SLOCK.UNLOCK", "lock:1", user) == 1
-        assert app.error("SLOCK.LOCK", "other:1", user, 5000).startswith("NOPERM ")

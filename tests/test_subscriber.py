@@ -77,9 +77,7 @@ def test_keys_that_go_while_others_are_opened_are_opened_again(server: Server, o
 
 @pytest.mark.parametrize("order", ["DEL b", "UNLINK b c", "RENAME b elsewhere"])
 @pytest.mark.parametrize("somebody_waits", [False, True])
-def test_keys_that_go_while_another_is_stored_are_stored_anew(
-    server: Server, order: str, somebody_waits: bool
-) -> None:
+def test_keys_that_go_meanwhile_are_stored_anew(server: Server, order: str, somebody_waits: bool) -> None:
     """MLOCK has opened all three when it stores `a`, which makes a new key. `b` is there, `c` too or not."""
     client, locks = server.client(), Locks(server.client())
     if somebody_waits:
@@ -97,9 +95,7 @@ def test_keys_that_go_while_another_is_stored_are_stored_anew(
 
 
 @pytest.mark.parametrize("has_held", [False, True])
-def test_a_lock_that_is_put_under_a_name_while_another_is_stored_stays(
-    server: Server, has_held: bool
-) -> None:
+def test_a_lock_that_is_put_under_a_name_meanwhile_stays(server: Server, has_held: bool) -> None:
     """MLOCK has stored `x` and stores `a`, which makes a new key; `b` was free when it looked."""
     line = Line(server, "waited-for")
     client, locks = line.client, line.locks

@@ -14,9 +14,7 @@ def _readers(line: Line, *tokens: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("take", "change"), [("RLOCK", "UPGRADE"), ("LOCK", "DOWNGRADE")])
-def test_the_mode_changes_in_one_step_with_a_new_fence(
-    line: Line, raw: RawConnection, take: str, change: str
-) -> None:
+def test_the_mode_changes_in_one_step(line: Line, raw: RawConnection, take: str, change: str) -> None:
     old = raw.ok(f"SLOCK.{take}", KEY, "a", HOUR, "META", "m")
     fence = raw.ok(f"SLOCK.{change}", KEY, "a", 2 * HOUR)
     assert fence > old and (line.locks.check(KEY, old), line.locks.check(KEY, fence)) == (0, 1)
