@@ -21,9 +21,10 @@ from harness import (
     stalls,
     wait_until,
 )
+from harness.cleanup import close_connections  # noqa: F401
 from harness.connection_state import check_connections
 from harness.queues import Queues
-from harness.waiting import Line, WaitingClient
+from harness.waiting import Line
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,26 +48,6 @@ def _end(servers: list[Server]) -> None:
         server.discard()
     if problems:
         raise ServerError("\n\n".join(problems))
-
-
-@pytest.fixture(autouse=True)
-def _close_connections() -> Iterator[None]:
-    """After each test its connections are closed, also when it has failed.
-
-    Nobody waits any more, who would be granted in the middle of the next test, and a server that many tests
-    share does not collect the sockets of them all.
-    """
-    before = {server: (len(server._clients), len(server._raw)) for server in Server.every}
-    yield
-    while WaitingClient.every:
-        WaitingClient.every.pop().connection.close()
-    while Line.every:
-        Line.every.pop().client.close()
-    for server in Server.every:
-        clients, connections = before.get(server, (0, 0))
-        for opened in (*server._clients[clients:], *server._raw[connections:]):
-            opened.close()
-        del server._clients[clients:], server._raw[connections:]
 
 
 @pytest.fixture(scope="session")
@@ -98,16 +79,6 @@ def client(server: Server) -> redis.Redis:
 
 
 @pytest.fixture
-def locks(client: redis.Redis) -> Locks:
-    return Locks(client)
-
-
-@pytest.fixture
-def raw(server: Server) -> RawConnection:
-    return server.raw()
-
-
-@pytest.fixture
 def line(server: Server) -> Line:
     """The queue of `k`."""
     return Line(server)
@@ -116,6 +87,16 @@ def line(server: Server) -> Line:
 @pytest.fixture
 def queues(server: Server) -> Queues:
     return Queues(server)
+
+
+@pytest.fixture
+def locks(client: redis.Redis) -> Locks:
+    return Locks(client)
+
+
+@pytest.fixture
+def raw(server: Server) -> RawConnection:
+    return server.raw()
 
 
 @pytest.fixture

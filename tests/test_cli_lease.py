@@ -134,7 +134,7 @@ def test_a_break_is_noticed_within_a_second(cli: Cli, tmp_path: Path) -> None:
 def test_what_ignores_term_is_killed_before_its_lease_ends(own: Server, tmp_path: Path) -> None:
     # The file is whole at every moment: SIGKILL may come between any two system calls.
     beat = 'date +%s%3N >"$1/next"; mv "$1/next" "$1/alive"; sleep 0.02'
-    script = f"trap '' TERM; echo 1 >\"$1/ready\"; while :; do {beat}; done"
+    script = f'trap \'\' TERM; echo 1 >"$1/ready"; while :; do {beat}; done'
     words = ["run", "--ttl", "6s", "--kill-after", "20s", "job", "--", "sh", "-c", script, "sh", tmp_path]
     with ending(running := Cli(own).start(*words)):
         number_in(tmp_path / "ready")

@@ -23,7 +23,7 @@ Command = tuple[Argument, ...]
 
 
 class WaitingClient:
-    """A connection that has sent one request and has not read its reply. `conftest.py` closes it."""
+    """A connection that has sent one request and has not read its reply. `harness.cleanup` closes it."""
 
     every: list[WaitingClient] = []  # noqa: RUF012 -- the registry that the fixture walks
 
