@@ -7,14 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness import (
-    MakeServer,
-    RawConnection,
-    ReplicationStream,
-    Server,
-    digest,
-    wait_until,
-)
+from harness import MakeServer, RawConnection, ReplicationStream, Server, digest, wait_until
 from harness.many import many
 from harness.notify import Listener
 from harness.waiting import HOUR, Line

@@ -9,14 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness import (
-    MakeServer,
-    ReplicationStream,
-    Server,
-    replica_of,
-    wait_synced,
-    wait_until,
-)
+from harness import MakeServer, ReplicationStream, Server, replica_of, wait_synced, wait_until
 from harness.load import Load, agree, all_digests
 from harness.many import many
 from harness.waiting import HOUR

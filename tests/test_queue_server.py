@@ -14,12 +14,7 @@ from harness.load import level
 from harness.notify import NotifiedClient
 from harness.replication import wait_synced
 from harness.wait import now_ms, stays, wait_past, wait_until
-from harness.waiting import (
-    HOUR,
-    Line,
-    at_once,
-    serve_in_order,
-)
+from harness.waiting import HOUR, Line, at_once, serve_in_order
 
 SHORTEN = ("SLOCK.EXTEND", KEY, HOLDER, BRIEF)
 

@@ -14,13 +14,7 @@ import pytest
 from harness import MakeServer, wait_until
 from harness.causes import BRIEF, HOLDER, KEY
 from harness.many import many
-from harness.waiting import (
-    HOUR,
-    REPLY_TIMEOUT,
-    Line,
-    at_once,
-    blocked_clients,
-)
+from harness.waiting import HOUR, REPLY_TIMEOUT, Line, at_once, blocked_clients
 
 
 @pytest.fixture

@@ -30,14 +30,7 @@ def test_multi_takes_and_releases_and_goes_on_after_an_error(raw: RawConnection,
 # --- WATCH
 
 # Of the writer "a" of k. What is refused, an error, a look, or of another key changes nothing.
-UNCHANGED = [
-    "LOCK k b 9",
-    "UNLOCK k b",
-    "LOCK k a 0",
-    "RLOCK k a 9999",
-    "INFO k FULL",
-    "LOCK other b 9999",
-]
+UNCHANGED = ["LOCK k b 9", "UNLOCK k b", "LOCK k a 0", "RLOCK k a 9999", "INFO k FULL", "LOCK other b 9999"]
 UNCHANGED += ["LOCK k a 9999", "EXTEND k a 9999 GT", "LOCK free a 9999 XX"]
 CHANGED = ["UNLOCK k a", "EXTEND k a 9999", "LOCK k a 9999999", "DOWNGRADE k a 9999", "RLOCK free a 9999"]
 
