@@ -206,20 +206,6 @@ class Model:
             new.append(hold._replace(ends_from=ends[0], ends_by=ends[1], **more))
         yield from self._elapse(state._replace(holds=_sorted(*state.without(holds).holds, *new)), until)
 
-    def _joins(self, state: State, number: int) -> State:
-        """Neighbours that wait in vain for the same are kept in one order: which is first tells nobody."""
-
-        def wish(one: int) -> tuple | None:
-            call = self.calls[one]
-            return (call.name, call.keys, call.limit) if call.reply == 0 else None
-
-        at = len(state.queue)
-        while (
-            at and wish(number) and wish(number) == wish(state.queue[at - 1]) and number < state.queue[at - 1]
-        ):
-            at -= 1
-        return state._replace(queue=(*state.queue[:at], number, *state.queue[at:]))
-
     # --- rules
 
     def fence(self, number: int) -> int | None:
@@ -273,7 +259,7 @@ class Model:
             if call.reply != "NOTHELD" or self._is_lost(state, call):
                 yield state
             if call.wait_ms is not None and self._is_blocked(state, number):
-                yield self._joins(state, number)
+                yield state._replace(queue=(*state.queue, number))
         elif call.name == "UPGRADE" and self._is_lost(state, call):
             yield from self._if(call.is_unknown, state)
         elif len(own) == len(call.keys) and all(hold.mode == mode for hold in own):
@@ -288,7 +274,7 @@ class Model:
         elif call.wait_ms is None:
             yield from self._if(call.is_unknown or call.reply == 0, state)
         else:
-            yield self._joins(state, number)
+            yield state._replace(queue=(*state.queue, number))
 
     _rlock = _upgrade = _lock
 
