@@ -72,7 +72,8 @@ RUNNERS = {
     # The judge of make torture, while nothing happens to the server and while it is killed.
     "torture": (
         MODULE,
-        f"{PYTEST} --tb=short -m 'not soak' tests/test_soak.py tests/test_torture.py -k 'at_work or kill'",
+        f"SLOCK_SOAK_SECONDS=20 {PYTEST} --tb=short tests/test_soak.py tests/test_torture.py"
+        " -k 'long or kill'",
     ),
     "pytest": (f"{MODULE} && {PROGRAM}", PYTEST),
     "rust": (f"{MODULE} && {RUST} --no-run", f"{RUST} --"),
