@@ -72,8 +72,8 @@ RUNNERS = {
     # The judge of make torture, while nothing happens to the server and while it is killed.
     "torture": (
         MODULE,
-        f"{PYTEST} --tb=short tests/test_judged_histories.py tests/test_torture.py"
-        " -k 'history_passes or kill'",
+        f"SLOCK_SOAK_SECONDS=20 {PYTEST} --tb=short tests/test_soak.py tests/test_torture.py"
+        " -k 'long or kill'",
     ),
     "pytest": (f"{MODULE} && {PROGRAM}", PYTEST),
     "rust": (f"{MODULE} && {RUST} --no-run", f"{RUST} --"),

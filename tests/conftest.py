@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import NamedTuple
@@ -25,6 +23,8 @@ from harness import (
 )
 from harness.cleanup import close_connections  # noqa: F401
 from harness.connection_state import check_connections
+from harness.queues import Queues
+from harness.waiting import Line
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -79,6 +79,17 @@ def client(server: Server) -> redis.Redis:
 
 
 @pytest.fixture
+def line(server: Server) -> Line:
+    """The queue of `k`."""
+    return Line(server)
+
+
+@pytest.fixture
+def queues(server: Server) -> Queues:
+    return Queues(server)
+
+
+@pytest.fixture
 def locks(client: redis.Redis) -> Locks:
     return Locks(client)
 
@@ -105,8 +116,6 @@ def make_server() -> Iterator[MakeServer]:
 @pytest.fixture
 def make_clock(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Clock]:
     """Clocks that a test may step, for servers that it makes with `environment=clock.environment`."""
-    if sys.platform != "linux" or not shutil.which("cc"):
-        pytest.skip("a clock of its own needs Linux and a C compiler")
     directory = tmp_path_factory.getbasetemp() / "clock"
     directory.mkdir(exist_ok=True)
     return partial(Clock, directory)

@@ -11,16 +11,69 @@ from functools import partial
 
 import pytest
 
-from harness import MakeServer, Server, rounds, wait_synced, wait_until
+from harness import MakeServer, ReplicationStream, Server, rounds, wait_synced, wait_until
 from harness.causes import HOLDER, KEY
-from harness.moment_of_grant import FIRST, NEXT, HandOffs, holders, slow_script, wait_gone
+from harness.moment_of_grant import FIRST, NEXT, HandOffs, in_one_turn, slow_script
+from harness.notify import Listener, NotifiedClient
 from harness.system_calls import AOF, SYNCS, traced
 from harness.waiting import HOUR, Line, WaitingClient, at_once, is_blocked
 
 RELEASE = ("SLOCK.UNLOCK", KEY, HOLDER)
+KILL = ("CLIENT", "KILL", "ID")
+
+# --- before the end of the turn
+
+CAUSES = {
+    "UNLOCK": lambda key: [("SLOCK.UNLOCK", key, HOLDER)],
+    "FLUSHALL": lambda key: [("FLUSHALL", "ASYNC")],
+    "a deadline": lambda key: [("SLOCK.EXTEND", key, HOLDER, 1), ("DEBUG", "SLEEP", "0.002")],
+}
+ENDINGS = {
+    "TIMEOUT": lambda client: [("CLIENT", "UNBLOCK", client, "TIMEOUT")],
+    "ERROR": lambda client: [("CLIENT", "UNBLOCK", client, "ERROR")],
+    "TIMEOUT and KILL": lambda client: [("CLIENT", "UNBLOCK", client, "TIMEOUT"), (*KILL, client)],
+}
 
 
-# --- whoever goes at about the moment of its grant
+@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
+@pytest.mark.parametrize("where", ["pipeline", "transaction"])
+def test_who_goes_before_the_end_of_the_turn_is_not_granted(
+    server: Server, cause: Callable[[str], list[tuple]], how: str, where: str
+) -> None:
+    hand_offs, stream = HandOffs(server), ReplicationStream(server)
+    for number in range(rounds(10, 200)):
+        hand_offs.begin(f"k{number}")
+        going = ENDINGS[how](hand_offs.first.id)
+        replies = in_one_turn(hand_offs.control, [*cause(hand_offs.key), *going], where)
+        assert replies[-len(going) :] == [1] * len(going), "it was granted before the end of the turn"
+        has_gone = "KILL" in how
+        told = None if has_gone else hand_offs.first.reply()
+        assert has_gone or (told == 0 if how == "TIMEOUT" else told.prefix == "UNBLOCKED"), told
+        assert not hand_offs.end(None, has_gone=has_gone)
+    said = b" ".join(word for command in stream.commands() for word in command)
+    assert NEXT.encode() in said and FIRST.encode() not in said
+    hand_offs.judge()
+
+
+@pytest.mark.parametrize("order", ["release first", "user first", "transaction"])
+def test_a_client_whose_user_is_deleted_in_the_turn_of_its_grant(server: Server, order: str) -> None:
+    """The server closes it at the end of the turn. It is granted, and its hold stays, or it never was."""
+    hand_offs = HandOffs(server)
+    delete = ("ACL", "DELUSER", "guest")
+    for number in range(rounds(10, 200)):
+        hand_offs.control.ok("ACL", "SETUSER", "guest", "on", "nopass", "~*", "+@all")
+        hand_offs.first = WaitingClient(server, FIRST)
+        hand_offs.first.connection.ok("AUTH", "guest", "any")
+        hand_offs.begin(f"k{number}")
+        commands = [delete, hand_offs.release] if order == "user first" else [hand_offs.release, delete]
+        in_one_turn(hand_offs.control, commands, order)
+        assert hand_offs.first.outcome() is None
+        hand_offs.end(None, has_gone=True)
+    hand_offs.judge()
+
+
+# --- at about the moment of the grant
 
 THREADS = {
     "one thread": {"io_threads": 1},
@@ -41,7 +94,7 @@ def threaded(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 def _leave(hand_offs: HandOffs, number: int, how: str) -> None:
     """It goes before the release, in the same turn, when it has read its fence, or at some moment after."""
-    first, kill = hand_offs.first, ("CLIENT", "KILL", "ID", hand_offs.first.id)
+    first, kill = hand_offs.first, (*KILL, hand_offs.first.id)
     leave = partial(hand_offs.other.send, *kill) if how == "kill" else getattr(first.connection, how)
     told = None
     moment = number % 6
@@ -68,7 +121,7 @@ def _leave(hand_offs: HandOffs, number: int, how: str) -> None:
 def _slow_script(hand_offs: HandOffs, number: int) -> None:
     """The first closes when it has read its fence, or at some moment of the script, or it stays."""
     script = slow_script()
-    runner = None if hand_offs.is_shared else hand_offs.other if number % 4 else hand_offs.control
+    runner = hand_offs.other if number % 4 else hand_offs.control
     hand_offs.send_release(*([script] if runner is hand_offs.control else []))
     if runner is hand_offs.other:
         hand_offs.spin(0.0002)
@@ -78,8 +131,7 @@ def _slow_script(hand_offs: HandOffs, number: int) -> None:
     if when != 2:
         hand_offs.first.connection.close()
     hand_offs.released()
-    if runner:
-        assert hand_offs.finish(runner, script) == 1
+    assert hand_offs.finish(runner, script) == 1
     hand_offs.end(told, has_gone=when != 2)
 
 
@@ -88,37 +140,18 @@ GOINGS: dict[str, Callable[[HandOffs, int], None]] = {
     "closed": partial(_leave, how="close"),
     "reset": partial(_leave, how="reset"),
     "closed beside a slow script": _slow_script,
-    "closed while the script behind another wait runs": _slow_script,
 }
 
 
+@pytest.mark.parametrize("waiter", [WaitingClient, NotifiedClient], ids=["blocked", "notified"])
 @pytest.mark.parametrize("going", GOINGS)
-def test_who_goes_at_the_moment_of_its_grant(threaded: Server, going: str) -> None:
+def test_who_goes_at_about_its_grant(threaded: Server, going: str, waiter: type[WaitingClient]) -> None:
     """A fence that was read stays good; else the hold stays, or the next is served; and never two at once."""
-    hand_offs = HandOffs(threaded)
-    hand_offs.control.ok("FLUSHALL")
+    threaded.client().flushall()
+    hand_offs = HandOffs(threaded, waiter)
     for number in range(rounds(25, 2000)):
-        hand_offs.begin(f"k{number}", script_behind="behind" in going)
+        hand_offs.begin(f"k{number}")
         GOINGS[going](hand_offs, number)
-    hand_offs.judge()
-
-
-def test_what_pttl_says_of_a_waiter_that_closes_stays_true(server: Server) -> None:
-    """In the turn of the release nobody has been granted; after its reply the grant has been made."""
-    hand_offs = HandOffs(server)
-    for number in range(rounds(60, 2000)):
-        hand_offs.begin(f"pttl{number}")
-        ask = ("SLOCK.PTTL", hand_offs.key, FIRST)
-        is_late = number % 2 == 0
-        if not is_late:
-            hand_offs.turn()
-        hand_offs.send_release(*[] if is_late else [ask])
-        hand_offs.first.connection.close()
-        hand_offs.released()
-        said = hand_offs.witness.ok(*ask) if is_late else hand_offs.control.read()
-        is_held = hand_offs.end(None, has_gone=True)
-        if said > 0 or is_late:
-            assert is_held == (said > 0), (hand_offs.key, said)
     hand_offs.judge()
 
 
@@ -140,29 +173,11 @@ def _wait_behind_replies(line: Line, token: str, replies: int) -> WaitingClient:
     return waiter
 
 
-@pytest.mark.parametrize("how", ["closed", "reset", "over its output limit"])
-def test_a_fence_that_never_leaves_the_server_is_a_hold(make_server: MakeServer, how: str) -> None:
-    server = make_server(hz=1, dynamic_hz=False)
-    line, control = Line(server), server.raw()
-    fence = control.ok("SLOCK.LOCK", KEY, HOLDER, HOUR)
-    first = _wait_behind_replies(line, FIRST, BACKLOG)
-    behind = line.write(NEXT)
-    limit = ("CONFIG", "SET", "client-output-buffer-limit", "normal 1000000 0 0")
-    assert control.pipeline([("PING",) if how != "over its output limit" else limit, RELEASE])[1] == 1
-    if how != "over its output limit":
-        wait_until(lambda: FIRST in holders(control, KEY), what="the grant")
-        (first.connection.close if how == "closed" else first.connection.reset)()
-    wait_gone(control, first.id)
-    assert holders(control, KEY).get(FIRST, 0) > fence and behind.is_waiting()
-    assert control.ok("SLOCK.UNLOCK", KEY, FIRST) == 1
-    assert behind.fence()
-
-
-# --- replicas
+# --- replicas and the log
 
 
 @pytest.mark.parametrize("cause", [RELEASE, ("DEL", KEY), ("SLOCK.EXTEND", KEY, HOLDER, 1)], ids=str)
-def test_wait_tells_a_new_owner_whether_a_replica_has_its_grant(
+def test_wait_tells_whether_a_replica_has_it(
     primary_and_replica: tuple[Server, Server], cause: tuple
 ) -> None:
     primary, replica = primary_and_replica
@@ -180,29 +195,25 @@ def test_wait_tells_a_new_owner_whether_a_replica_has_its_grant(
     assert first.reply() == 1
 
 
-# --- the log
-
-
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs the program strace")
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("backlog", [0, BACKLOG], ids=["no backlog", "a backlog"])
-def test_a_grant_is_written_and_synced_before_its_reply_leaves(
-    make_server: MakeServer, threads: int, backlog: int
-) -> None:
+@pytest.mark.parametrize("how", ["blocked", "blocked, with a backlog", "notified"])
+def test_a_grant_is_synced_before_its_owner_is_told(make_server: MakeServer, threads: int, how: str) -> None:
     server = make_server(appendonly=True, appendfsync="always", io_threads=threads)
     line, control = Line(server), server.raw()
+    backlog = BACKLOG if "backlog" in how else 0
     for number in range(rounds(2, 8)):
         token = f"owner-{number}-of-the-lock"
         assert control.ok("SLOCK.LOCK", KEY, HOLDER, HOUR)
-        owner = _wait_behind_replies(line, token, backlog)
+        if how == "notified":
+            owner = Listener(server)
+            assert owner.ask("SLOCK.LOCK", KEY, token, HOUR) is None
+        else:
+            owner = _wait_behind_replies(line, token, backlog)
         (state,) = line.client.client_list(client_id=[owner.id])
         with traced(server) as calls:
-            # The connection is being written to when the lock comes free.
-            early = number * 5 % (backlog + 1)
-            for _ in range(early):
-                owner.reply()
             control.send(*RELEASE)
-            for _ in range(backlog - early):
+            for _ in range(backlog):
                 owner.reply()
             fence = owner.fence()
             assert [control.read(), control.ok("PING"), control.ok("PING")] == [1, b"PONG", b"PONG"]
@@ -210,7 +221,7 @@ def test_a_grant_is_written_and_synced_before_its_reply_leaves(
         synced = next(call for call in calls if call.name in SYNCS and call.begun > logged.ended)
         assert synced.fd == logged.fd and synced.result == 0 and logged.result > 0
         told = [call for call in calls if call.fd == int(state["fd"]) and call.result > 0][-1]
-        assert backlog or f":{fence}" in told.data
+        assert backlog or f"{fence}" in told.data
         assert synced.ended < told.begun, (logged, synced, told._replace(data=""))
         assert control.ok("SLOCK.UNLOCK", KEY, token) == 1
         owner.connection.close()

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from conftest import Pair
-from harness import Locks, RawConnection, Server, digest, lock_state, wait_past, wait_synced, wait_until
+from harness import Locks, RawConnection, Server, lock_state, wait_past, wait_synced, wait_until
 
 TYPE = b"SLOCK-RWL"
 SHORT = 60
@@ -31,22 +31,6 @@ def test_a_lock_has_a_type_that_scan_finds(client: redis.Redis, locks: Locks) ->
     assert client.object("ENCODING", "lock0") and client.object("REFCOUNT", "lock0") == 1
 
 
-def test_the_digest_covers_every_part_of_a_hold(client: redis.Redis, locks: Locks) -> None:
-    locks.rlock("k", "a", LONG, meta="m")
-    locks.rlock("k", "b", LONG)
-    seen = [digest(client, "k")]
-    assert digest(client, "k") == seen[0]
-    for change in (
-        ("EXTEND", "a", LONG - 1000),
-        ("RLOCK", "b", LONG + 1000, "META", "m"),
-        ("RLOCK", "c", LONG),
-        ("RUNLOCK", "b"),
-    ):
-        client.execute_command(f"SLOCK.{change[0]}", "k", *change[1:])
-        seen.append(digest(client, "k"))
-    assert len(set(seen)) == 5
-
-
 # --- taking it away
 
 
@@ -61,19 +45,6 @@ def test_a_lock_that_was_taken_away_is_free(
     assert locks.info("k") is None
     assert locks.unlock("k", "a") == locks.check("k", held) == 0
     assert locks.lock("k", "b", LONG) > held
-
-
-def test_a_lock_with_thousands_of_readers_is_freed_in_the_background(
-    client: redis.Redis, locks: Locks
-) -> None:
-    pipe = client.pipeline(transaction=False)
-    for number in range(3000):
-        pipe.execute_command("SLOCK.RLOCK", "k", f"t{number}", LONG)
-    last = max(pipe.execute())
-    freed = client.info("memory")["lazyfreed_objects"]
-    client.unlink("k")
-    wait_until(lambda: client.info("memory")["lazyfreed_objects"] > freed, what="the lock to be freed")
-    assert locks.lock("k", "w", LONG) > last
 
 
 def test_persist_and_a_longer_expire_do_not_lengthen_a_hold(client: redis.Redis, locks: Locks) -> None:
@@ -121,28 +92,6 @@ def test_a_lock_is_the_same_wherever_its_key_goes(server: Server, client: redis.
         assert lock_state(client, "k") == before, "each of the two is a lock of its own"
     else:
         assert locks.info("k") is None and locks.lock("k", "b", LONG) > max(fences)
-
-
-@pytest.mark.parametrize("command", [("COPY", "x", "y", "DB", 5), ("MOVE", "x", 5)])
-@pytest.mark.parametrize("kind", ["lock", "string"])
-def test_a_client_stays_in_its_database(raw: RawConnection, command: tuple[object, ...], kind: str) -> None:
-    """Some servers leave a client in the other database when a module listens to generic events there."""
-    raw.ok("SELECT", 3)
-    raw.ok(*(("SLOCK.LOCK", "x", "a", LONG) if kind == "lock" else ("SET", "x", "value")))
-    assert raw.ok(*command) == 1
-    assert b" db=3 " in raw.ok("CLIENT", "INFO")
-
-
-def test_dump_and_restore_keep_the_lock(client: redis.Redis, locks: Locks) -> None:
-    locks.rlock("k", b"\xff" * 255, LONG, meta=b"\x00")
-    locks.rlock("k", "b", 2 * LONG)
-    before = lock_state(client, "k")
-    payload = client.dump("k")
-    locks.runlock("k", "b")
-    for key in ("other", "k"):
-        client.restore(key, before.latest_deadline_ms, payload, absttl=True, replace=key == "k")
-        assert lock_state(client, key) == before
-        assert locks.runlock(key, "b") == 1
 
 
 def test_a_lock_restored_without_an_expiry_gets_its_own(primary_and_replica: Pair) -> None:

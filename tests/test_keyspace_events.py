@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import Pair
-from harness import Event, Events, Locks, MakeServer, RawConnection, Server, now_ms, wait_past, wait_until
-from harness.bound import hang_up, take_bound
+from harness import Event, Events, Locks, MakeServer, RawConnection, Server, now_ms, wait_past
 from harness.many import many
 from harness.queues import Queues
-from harness.replication import wait_synced
 from harness.waiting import HOUR
 
 # Milliseconds. Long enough to take the other holds meanwhile, on a slow machine too.
@@ -22,11 +19,6 @@ BRIEF = 300
 @pytest.fixture
 def events(server: Server) -> Events:
     return Events(server)
-
-
-@pytest.fixture
-def queues(server: Server) -> Queues:
-    return Queues(server)
 
 
 def _names(events: Events) -> list[str]:
@@ -89,7 +81,7 @@ def test_an_event_of_a_transaction_has_its_database(events: Events, raw: RawConn
 # --- deadlines
 
 
-def test_a_reader_that_expired_beside_others_is_told_with_the_next_change(
+def test_a_reader_that_expired_beside_others_is_told(
     events: Events, raw: RawConnection, locks: Locks
 ) -> None:
     for token, ttl in (("brief", BRIEF), ("also", BRIEF), ("stays", HOUR)):
@@ -101,28 +93,10 @@ def test_a_reader_that_expired_beside_others_is_told_with_the_next_change(
     assert _of(events, raw, "MUNLOCK 2 j k stays") == ["runlock k"]
 
 
-@pytest.mark.parametrize("waiting", [True, False], ids=["to a waiter", "to a newcomer"])
-def test_a_lock_that_is_handed_on_after_its_end_has_expired(
-    events: Events, queues: Queues, waiting: bool
-) -> None:
-    """Once each time, whether the server collected the key first or the lock was handed on in place."""
-    for _ in range(10):
-        queues.client.execute_command("SLOCK.LOCK", "k", "old", 15)
-        if waiting:
-            queues.lock("new", "k").fence()
-        else:
-            wait_until(lambda: queues.client.execute_command("SLOCK.LOCK", "k", "new", HOUR), what="the end")
-        assert _names(events) == ["slock.lock k", "expired k", "slock.lock k"]
-        queues.free("new", "k")
-        events.so_far()
-
-
 # --- keys that go
 
 
-def test_a_key_that_a_release_leaves_empty_goes_as_any_key(
-    raw: RawConnection, events: Events, queues: Queues
-) -> None:
+def test_a_key_that_is_left_empty_goes_as_any_key(raw: RawConnection, events: Events, queues: Queues) -> None:
     """As after LPOP of the last element: the event of the command, then `del`; on replicas `del` too."""
 
     def heard(*commands: tuple) -> list[str]:
@@ -139,16 +113,6 @@ def test_a_key_that_a_release_leaves_empty_goes_as_any_key(
     gone = ["slock.unlock k", "del k", "slock.unlock j", "del j"]
     assert heard(many("MUNLOCK", "k j", "x")) == [*gone, "slock.lock j"]
     waiting.fence()
-
-
-def test_a_replica_tells_of_the_key_that_has_gone(primary_and_replica: Pair) -> None:
-    primary, replica = primary_and_replica
-    replica.client().config_set("notify-keyspace-events", "EAn")
-    events, locks = Events(replica), Locks(primary.client())
-    locks.lock("k", "a", HOUR)
-    locks.unlock("k", "a")
-    wait_synced(primary, replica)
-    assert [event.name for event in events.so_far()] == ["new", "del"]
 
 
 # --- who waits
@@ -168,23 +132,10 @@ def test_grants_on_wake_up_follow_what_made_them(events: Events, queues: Queues)
     assert _told(events) == ["unlock b", "unlock a", "rlock b", "rlock c", "rlock a", "rlock c"]
 
 
-def test_a_bound_hold_that_ends_is_a_release(server: Server, events: Events, queues: Queues) -> None:
-    writer, reader = take_bound(server, key="w"), take_bound(server, "RLOCK", key="r")
-    waiting = queues.lock("next", "w")
-    events.so_far()
-    hang_up(server, reader)
-    wait_until(lambda: not queues.client.exists("r"), what="the reader to leave")
-    hang_up(server, writer)
-    waiting.fence()
-    assert _told(events) == ["runlock r", "unlock w", "lock w"]
-
-
 # --- the class of modules
 
 
-def test_events_belong_to_the_class_of_modules_and_use_both_channels(
-    make_server: MakeServer,
-) -> None:
+def test_events_belong_to_the_class_of_modules_and_use_both_channels(make_server: MakeServer) -> None:
     server = make_server(notify_keyspace_events="")
     client, raw, events = server.client(), server.raw(), Events(server)
     for flags, heard in {"": [], "Eg$x": [], "d": [], "Kd": [], "Ed": ["lock k"]}.items():

@@ -349,7 +349,7 @@ def test_a_server_does_what_the_model_does(make_server: MakeServer, make_clock: 
     """`make fuzz` plays 2,000 stories."""
     world = World(make_server, make_clock())
     story = type("Story", (Story,), {"world": world})
-    stories = min(amount(15 * STEPS) // STEPS, 2_000)
+    stories = min(amount(30 * STEPS) // STEPS, 2_000)
     how = settings(
         max_examples=stories,
         stateful_step_count=STEPS,

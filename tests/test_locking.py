@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from harness import Locks, RawConnection, Server, digest, now_ms, stays, wait_past, wait_until
+from harness import Locks, RawConnection, Server, now_ms, stays, wait_past, wait_until
 from harness.locks import as_dict
 
 # A hold that ends during the test, and one that does not.
@@ -188,16 +188,3 @@ def test_info_is_a_flat_array_in_resp2_and_a_map_in_resp3(server: Server) -> Non
     assert isinstance(flat, list) and as_dict(flat).keys() == as_dict(holder).keys()
     assert (holder[b"token"], holder[b"meta"]) == (b"a", b"m")
     assert isinstance(holder[b"fence"], int) and isinstance(holder[b"held-ms"], int)
-
-
-def test_looking_is_allowed_while_writes_are_paused_and_changes_nothing(server: Server) -> None:
-    client, reader = server.client(), server.raw()
-    fence = Locks(client).rlock("k", "a", LONG)
-    before = digest(client, "k"), client.pexpiretime("k")
-    client.execute_command("CLIENT", "PAUSE", LONG, "WRITE")
-    try:
-        assert reader.ok("SLOCK.PTTL", "k", "a") > 0 and reader.ok("SLOCK.MPTTL", 1, "k", "a") > 0
-        assert reader.ok("SLOCK.CHECK", "k", fence) == 1 and reader.ok("SLOCK.INFO", "k", "FULL")
-    finally:
-        client.execute_command("CLIENT", "UNPAUSE")
-    assert (digest(client, "k"), client.pexpiretime("k")) == before

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
-from harness import MakeServer, ReplicationStream, Server, digest, replica_of, wait_synced, wait_until
+from harness import MakeServer, ReplicationStream, digest, replica_of, wait_synced, wait_until
 from harness.many import many
 from harness.queues import Queues
 from harness.waiting import HOUR
 
 KEYS = [f"key:{number}" for number in range(10)]
-
-
-@pytest.fixture
-def queues(server: Server) -> Queues:
-    return Queues(server)
 
 
 def test_fifty_clients_get_their_overlapping_sets_in_order_of_arrival(queues: Queues) -> None:
@@ -43,28 +36,10 @@ def test_fifty_clients_get_their_overlapping_sets_in_order_of_arrival(queues: Qu
 # --- whoever leaves
 
 
-@pytest.mark.parametrize("error", ["UNBLOCKED ", "WRONGTYPE "])
-def test_who_leaves_leaves_every_queue_and_lets_the_others_on(queues: Queues, error: str) -> None:
-    queues.hold("x", "a")
-    waiting = queues.mlock("me", "a b c", wait=HOUR)
-    behind = [queues.lock("behind b", "b"), queues.mrlock("behind c", "c")]
-    if error == "UNBLOCKED ":
-        queues.client.client_unblock(waiting.id, error=True)
-    else:
-        queues.client.set("a", "text")
-    assert waiting.error().startswith(error)
-    assert all(waiter.fence() for waiter in behind)
-    queues.client.delete("a")
-    assert [queues.queued(key) for key in "abc"] == [[]] * 3
-    assert queues.holders("b") == ["behind b"] and queues.holders("c") == ["behind c"]
-
-
 # --- replicas
 
 
-def test_a_set_is_granted_in_one_unit_and_a_replica_never_has_half_of_it(
-    make_server: MakeServer,
-) -> None:
+def test_a_set_is_granted_in_one_unit_and_a_replica_never_has_half_of_it(make_server: MakeServer) -> None:
     primary, replica = make_server(), make_server()
     replica_of(replica, primary)
     queues, stream, watcher = Queues(primary), ReplicationStream(primary), replica.raw()

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import random
-from itertools import takewhile
-
 import pytest
 
 from harness import MakeServer, ReplicationStream, Server, aof_commands, wait_synced, wait_until
 from harness.bound import hang_up
 from harness.causes import FREEING, HOLDER, KEY, REPLACING, Cause
-from harness.cluster import cluster_state
+from harness.cluster import one_node
 from harness.many import many
-from harness.moment_of_grant import wait_gone
 from harness.notify import Listener
 from harness.queues import Queues
-from harness.settings import free_port
-from harness.waiting import HOUR, Line, WaitingClient, at_once
+from harness.waiting import HOUR, Line, at_once
 
 ME, NEXT = "me", "next"
 LOCK = ("SLOCK.LOCK", KEY, ME, HOUR)
-
-
-@pytest.fixture
-def line(server: Server) -> Line:
-    return Line(server)
 
 
 @pytest.fixture
@@ -132,64 +122,15 @@ def test_a_user_who_may_not_have_the_lock_any_more_is_told_so(line: Line, me: Li
     line.client.acl_deluser("guest")
 
 
-def test_when_the_server_becomes_a_replica_every_request_ends(make_server: MakeServer) -> None:
-    line = Line(make_server())
-    listeners = [Listener(line.server, protocol) for protocol in (2, 3)]
-    line.locks.lock(KEY, HOLDER, HOUR)
-    for number, listener in enumerate(listeners):
-        assert listener.ask("SLOCK.LOCK", KEY, number, HOUR) is None
-    line.client.execute_command("REPLICAOF", "127.0.0.1", free_port())
-    assert [listener.message() for listener in listeners] == [("-UNBLOCKED", b"tag")] * 2
-    line.client.execute_command("REPLICAOF", "NO", "ONE")
-    assert line.release(HOLDER) == 1 and line.client.exists(KEY) == 0
-    assert [listener.messages() for listener in listeners] == [[], []]
-
-
-# --- beside others in the queue
-
-
-def test_requests_of_both_kinds_stand_in_one_queue_in_strict_order(line: Line, me: Listener) -> None:
-    chance, holding = random.Random(11), [HOLDER]
-    last = line.locks.lock(KEY, HOLDER, HOUR)
-    crowd: list[tuple[str, str, WaitingClient | None]] = []
-    for number in range(60):
-        token, command = f"t{number}", chance.choice(["RLOCK", "RLOCK", "LOCK"])
-        waiter = line.join(f"SLOCK.{command}", token) if chance.random() < 0.5 else None
-        assert waiter or me.ask(f"SLOCK.{command}", KEY, token, HOUR, tag=token) is None
-        crowd.append((token, command, waiter))
-    while crowd:
-        batch = list(takewhile(lambda each: each[1] == "RLOCK", crowd)) or crowd[:1]
-        del crowd[: len(batch)]
-        for token in holding:
-            assert me.ask("SLOCK.LOCK", "free", HOLDER, HOUR) > 0, "other locks do not matter"
-            assert line.locks.rlock(KEY, "newcomer", HOUR) == 0
-            assert line.release(token) == 1
-        fences = [waiter.fence() if waiter else me.fence(token.encode()) for token, _, waiter in batch]
-        assert [last, *fences] == sorted({last, *fences})
-        last, holding = fences[-1], [token for token, *_ in batch]
-        assert (line.holders(), line.queued()) == (sorted(holding), [token for token, *_ in crowd])
-        assert me.messages() == [] and all(waiter.is_waiting() for *_, waiter in crowd if waiter)
-
-
-def test_a_token_that_waits_in_both_ways_is_told_the_same_fence(line: Line, me: Listener) -> None:
-    line.locks.lock(KEY, HOLDER, HOUR)
-    blocked = line.write(ME)
-    assert me.ask(*LOCK) is None and line.queued() == [ME, ME]
-    line.release(HOLDER)
-    assert me.fence() == blocked.fence() and me.messages() == []
-
-
 # --- asked again
 
 # Long enough for the next of the test's requests, on a slow machine too.
 SHORT = 250
 
 
-@pytest.mark.parametrize("is_same_connection", [True, False])
-def test_asked_again_it_keeps_its_place_and_takes_what_is_new(
-    line: Line, me: Listener, is_same_connection: bool
-) -> None:
-    old = me if is_same_connection else Listener(line.server)
+def test_asked_again_it_keeps_its_place_and_takes_what_is_new(line: Line, me: Listener) -> None:
+    """From another connection, and for another channel."""
+    old = Listener(line.server)
     line.locks.lock(KEY, HOLDER, HOUR)
     assert old.ask(*many("MLOCK", "a k b", ME, HOUR, "META", "old"), wait=SHORT, tag="old") is None
     behind = line.write(NEXT)
@@ -202,8 +143,7 @@ def test_asked_again_it_keeps_its_place_and_takes_what_is_new(
     assert line.count("waiters") == 2
     # Its first time has run out by now.
     wait_until(lambda: line.info().queue[0].waiting_ms > SHORT, what="it to have waited for a while")
-    if not is_same_connection:
-        hang_up(line.server, old.connection)
+    hang_up(line.server, old.connection)
     assert line.release(HOLDER) == 1
     fence = me.fence(b"new")
     assert me.messages() == [] and behind.is_waiting()
@@ -212,42 +152,10 @@ def test_asked_again_it_keeps_its_place_and_takes_what_is_new(
     assert me.ask(*again) == fence and me.messages() == [], "by now it holds"
 
 
-def test_asked_again_for_less_time_it_ends_sooner(line: Line, me: Listener) -> None:
-    line.locks.lock(KEY, HOLDER, HOUR)
-    assert [me.ask(*LOCK, wait=wait, tag=wait) for wait in (0, HOUR, 20)] == [None] * 3
-    assert me.message() == (0, b"20") and line.queued() == [] == me.messages()
-
-
-@pytest.mark.parametrize("command", ["LOCK", "UPGRADE"])
-def test_asked_again_in_the_turn_of_its_grant_it_is_told_once(line: Line, me: Listener, command: str) -> None:
-    for token in [HOLDER] + [ME] * (command == "UPGRADE"):
-        line.locks.rlock(KEY, token, HOUR)
-    request = (f"SLOCK.{command}", *LOCK[1:])
-    assert me.ask(*request, tag="old") is None
-    again = (*request, "WAIT", 0, "NOTIFY", me.channel, "new")
-    assert at_once(line.server, ("SLOCK.RUNLOCK", KEY, HOLDER), again, again) == [1, None, None]
-    assert line.locks.check(KEY, me.fence(b"new")) == 1 and me.messages() == []
-
-
-def test_other_keys_another_mode_or_token_are_requests_of_their_own(line: Line, me: Listener) -> None:
-    line.locks.lock(KEY, HOLDER, HOUR)
-    others = [("SLOCK.RLOCK", *LOCK[1:]), ("SLOCK.LOCK", KEY, NEXT, HOUR), many("MLOCK", "k a", ME, HOUR)]
-    requests = [LOCK, *others, many("MLOCK", "k b", ME, HOUR), many("MLOCK", "k a b", ME, HOUR)]
-    for tag, request in enumerate(requests):
-        assert me.ask(*request, tag=tag) is None
-    assert line.queued() == [ME, ME, NEXT, ME, ME, ME]
-    assert me.call("SLOCK.CANCEL", KEY, ME) == len(requests) - 1
-    assert line.queued() == [NEXT]
-    tags = {b"%d" % tag for tag in range(len(requests))} - {b"2"}
-    assert {me.message() for _ in tags} == {(0, tag) for tag in tags} and me.messages() == []
-
-
 # --- where it is asked
 
 
-def test_in_a_transaction_it_waits_and_the_message_comes_after_the_whole_reply(
-    line: Line, me: Listener
-) -> None:
+def test_in_a_transaction_the_message_comes_after_the_reply(line: Line, me: Listener) -> None:
     line.locks.lock(KEY, HOLDER, HOUR)
     take = ("WAIT", 0, "NOTIFY", me.channel)
     commands = [(*LOCK, *take, "tag"), ("SLOCK.UNLOCK", KEY, HOLDER), ("PING",)]
@@ -273,9 +181,7 @@ def test_in_a_script_wait_and_notify_are_ignored(line: Line, me: Listener) -> No
 
 
 @pytest.mark.parametrize("command", ["LOCK", "MRLOCK"])
-def test_with_ephemeral_request_and_hold_end_with_the_connection_that_asked(
-    line: Line, me: Listener, command: str
-) -> None:
+def test_with_ephemeral_both_end_with_the_connection(line: Line, me: Listener, command: str) -> None:
     line.locks.lock(KEY, HOLDER, HOUR)
     gone, old, last = (line.server.raw() for _ in range(3))
     ids = [connection.client_id() for connection in (gone, last)]
@@ -295,37 +201,13 @@ def test_with_ephemeral_request_and_hold_end_with_the_connection_that_asked(
     assert behind.fence() and me.messages() == []
 
 
-def test_the_connection_that_asked_may_close_or_be_idle(make_server: MakeServer) -> None:
-    """Only the channel matters. The server closes an idle connection, and none that has subscribed."""
-    line = Line(make_server(timeout=1, hz=100))
+def test_the_connection_that_asked_may_close(line: Line, me: Listener) -> None:
+    """Only the channel matters."""
     line.locks.lock(KEY, HOLDER, HOUR)
-    me, idle, closed = Listener(line.server), line.server.raw(), line.server.raw()
-    idle_id = idle.client_id()
-    for token, connection in (("closed", closed), ("idle", idle)):
-        request = ("SLOCK.LOCK", KEY, token, HOUR, "WAIT", 0, "NOTIFY", me.channel, token)
-        assert connection.ok(*request) is None
-    hang_up(line.server, closed)
-    control = line.server.raw()
-    wait_gone(control, idle_id)
-    assert line.queued() == ["closed", "idle"] and me.messages() == []
-    assert line.release(HOLDER) == 1 and me.fence(b"closed")
-    assert line.release("closed") == 1 and me.fence(b"idle") and me.messages() == []
-
-
-def test_a_plain_wait_of_a_connection_that_has_subscribed(line: Line, me: Listener) -> None:
-    """Valkey blocks none with RESP3 from 8.1 on."""
-    version = line.client.info("server").get("valkey_version", "0.0.0")
-    can_block = tuple(map(int, version.split(".")[:2])) < (8, 1)
-    assert me.call(*LOCK, "WAIT", 0) > 0, "it need not wait"
-    for command in ("LOCK", "MRLOCK"):
-        keys = (KEY,) if command == "LOCK" else (2, "a", KEY)
-        reply = me.call(f"SLOCK.{command}", *keys, NEXT, HOUR, "WAIT", 20)
-        assert reply == 0 if can_block else reply.prefix == "ERR" and "NOTIFY" in reply.text
-        assert line.queued() == []
-    assert me.call("SUNSUBSCRIBE")[:2] == [b"sunsubscribe", me.channel]
-    me.connection.send(*LOCK[:2], NEXT, HOUR, "WAIT", 0)
-    wait_until(lambda: line.queued() == [NEXT], what="it to wait")
-    assert line.release(ME) == 1 and me.connection.read() > 0
+    asking = line.server.raw()
+    assert asking.ok(*LOCK, "WAIT", 0, "NOTIFY", me.channel, "tag") is None
+    hang_up(line.server, asking)
+    assert line.queued() == [ME] and line.release(HOLDER) == 1 and me.fence() and me.messages() == []
 
 
 # --- refused at the request
@@ -359,9 +241,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("code", WRONG)
-def test_what_is_refused_at_the_request_is_an_error_and_no_message(
-    line: Line, me: Listener, code: str
-) -> None:
+def test_what_is_refused_at_the_request_is_an_error(line: Line, me: Listener, code: str) -> None:
     line.locks.lock(KEY, HOLDER, HOUR), line.locks.lock("w", ME, HOUR)
     line.locks.rlock("r", ME, HOUR), line.locks.rlock("r", NEXT, HOUR)
     line.client.set("text", "a string")
@@ -381,42 +261,10 @@ def test_what_is_refused_at_the_request_is_an_error_and_no_message(
     line.client.acl_deluser("guest")
 
 
-def test_the_limit_of_waiters_counts_both_kinds(make_server: MakeServer) -> None:
-    line = Line(make_server(slock_max_waiters=2))
-    me, asking = Listener(line.server), line.server.raw()
-    line.locks.lock(KEY, HOLDER, HOUR)
-    blocked = line.write(NEXT)
-    assert me.ask(*LOCK) is None
-    other = ("SLOCK.LOCK", KEY, "other", HOUR)
-    assert me.ask(*other).prefix == "QUEUEFULL" and asking.error(*other, "WAIT", 0).startswith("QUEUEFULL ")
-    assert me.ask(*LOCK, tag="again") is None, "it waits already"
-    assert line.release(HOLDER) == 1 and blocked.fence()
-    assert me.ask(*other, tag="other") is None and line.queued() == [ME, "other"]
-    assert line.release(NEXT) == 1 and me.fence(b"again")
-
-
-def test_in_a_cluster_the_channel_is_in_the_slot_of_the_keys(make_server: MakeServer) -> None:
-    line = Line(make_server(cluster_enabled=True, cluster_port=free_port()))
-    line.client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-    wait_until(lambda: cluster_state(line.server) == "ok", what="the cluster")
-    me, wrong = Listener(line.server, channel=b"answers{k}"), Listener(line.server, channel=b"k{answers}")
-    line.locks.lock(KEY, HOLDER, HOUR)
-    for request in (LOCK, ("SLOCK.LOCK", "{k}free", ME, HOUR), many("MLOCK", "k {k}free", ME, HOUR)):
-        assert wrong.ask(*request).prefix == "CROSSSLOT"
-    assert line.count("waiters") == 0 and line.client.dbsize() == 1
-    assert me.ask(*many("MLOCK", "k {k}free", ME, HOUR)) is None
-    assert line.release(HOLDER) == 1 and me.fence() and me.messages() == [] == wrong.messages()
-
-
 def test_hash_tags_are_read_as_the_server_reads_them(make_server: MakeServer) -> None:
     """The channel of a request that must wait is refused unless it is in the slot of the key."""
-    server = make_server(cluster_enabled=True, cluster_port=free_port())
-    server.client().execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-    wait_until(lambda: cluster_state(server) == "ok", what="the cluster")
-    raw, names = (
-        server.raw(),
-        [b"foo", b"{foo}bar", b"foo{}{bar}", b"foo{{bar}}zap", b"{bar", b"{}foo", b"}{a}"],
-    )
+    raw = one_node(make_server).raw()
+    names = [b"foo", b"{foo}bar", b"foo{}{bar}", b"foo{{bar}}zap", b"{bar", b"{}foo", b"}{a}"]
     slots = {name: raw.ok("CLUSTER", "KEYSLOT", name) for name in names}
     for name in names:
         raw.ok("SLOCK.LOCK", name, HOLDER, HOUR)
@@ -451,16 +299,3 @@ def test_of_a_request_nothing_but_its_hold_is_replicated_or_logged(make_server: 
     line.server.restart(kill=True)
     line = Line(line.server)
     assert (line.holders(), line.queued(), line.count("waiters")) == ([ME], [], 0)
-
-
-def test_a_replica_takes_no_request_and_its_subscriber_none_of_the_primary(
-    primary_and_replica: tuple[Server, Server],
-) -> None:
-    primary, replica = primary_and_replica
-    me = Listener(replica)
-    for read_only in ("yes", "no"):
-        replica.client().config_set("replica-read-only", read_only)
-        assert me.ask(*LOCK).prefix == "READONLY"
-    ask = ("WAIT", 0, "NOTIFY", me.channel, "t")
-    assert primary.raw().error(*LOCK, *ask).startswith("NOSUBSCRIBER ")
-    assert me.messages() == [] and primary.client().exists(KEY) == 0

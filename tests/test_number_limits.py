@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 import pytest
 
-from harness import Clock, Locks, LockState, MakeServer, Server, lock_state, now_ms, rewrite_aof, wait_until
+from harness import Clock, Locks, MakeServer, Server, lock_state, now_ms, rewrite_aof, wait_until
 from harness.many import many
 from harness.payloads import plain_dump, with_number
 from harness.replication import ReplicationStream, promote, replica_of, wait_synced
-from harness.waiting import HOUR, Line
+from harness.waiting import HOUR
 
 MakeClock = Callable[..., Clock]
 
 # Fences are microseconds by the clock, and stay below this.
 LIMIT = 2**53
 LIMIT_SECONDS = LIMIT // 1_000_000
-YEAR_2306 = 10_603_094_400
+KEYS = ("written", "read")
 YEAR_MS = 365 * 24 * HOUR
 
 
@@ -37,96 +37,39 @@ def clock(make_clock: MakeClock) -> Clock:
 
 # --- fences
 
-OF_NOTHING = [
-    ("SLOCK.LOCK", "free", "me", HOUR, "WAIT", 0),
-    ("SLOCK.RLOCK", "read", "me", HOUR),
-    many("MLOCK", "written free", "writer", HOUR),
-]
-OF_HOLDERS = [
-    ("SLOCK.UPGRADE", "read", "reader", HOUR),
-    ("SLOCK.DOWNGRADE", "written", "writer", HOUR),
-]
 
-PERSISTENCE = {
-    "RDB": {},
-    "AOF with preamble": {"appendonly": True},
-    "AOF without preamble": {"appendonly": True, "aof_use_rdb_preamble": False},
-}
-
-
-def _states(server: Server) -> dict[bytes, LockState | None]:
-    client = server.client()
-    return {key: lock_state(client, key) for key in (b"written", b"read")}
-
-
-def _assert_new_holds_are_refused(server: Server) -> None:
-    client = server.client()
-    before, size, stream = _states(server), client.dbsize(), ReplicationStream(server)
-    raw = server.raw()
-    for words in OF_NOTHING + (OF_HOLDERS if before[b"read"] else []):
-        assert raw.error(*words).startswith("ERR "), words
-    assert raw.pipeline([("MULTI",), OF_NOTHING[0], ("EXEC",)])[-1][0].prefix == "ERR"
-    assert stream.commands() == []
-    assert _states(server) == before and client.dbsize() == size
-
-
-@pytest.mark.parametrize("settings", PERSISTENCE.values(), ids=PERSISTENCE)
-def test_no_fence_is_given_that_could_not_be_read_again(
-    make_server: MakeServer, clock: Clock, settings: dict[str, object]
-) -> None:
-    server = make_server(environment=clock.environment, **settings)
+def test_no_fence_is_given_that_could_not_be_read_again(make_server: MakeServer, clock: Clock) -> None:
+    server = make_server(environment=clock.environment, appendonly=True)
     client, locks = server.client(), Locks(server.client())
     fence = locks.lock("written", "writer", 12 * HOUR, meta=b"m")
     assert LIMIT - 2 * HOUR * 1000 < fence < LIMIT and locks.rlock("read", "reader", 12 * HOUR)
-    before = _states(server)
-    server.restart(save=not settings)
-    assert _states(server) == before
     _set(server, clock, LIMIT_SECONDS + 60)
-    _assert_new_holds_are_refused(server)
-
-    client, locks = server.client(), Locks(server.client())
+    before, stream, raw = [lock_state(client, key) for key in KEYS], ReplicationStream(server), server.raw()
+    for words in (
+        ("SLOCK.LOCK", "free", "me", HOUR, "WAIT", 0),
+        ("SLOCK.RLOCK", "read", "me", HOUR),
+        many("MLOCK", "written free", "writer", HOUR),
+        ("SLOCK.UPGRADE", "read", "reader", HOUR),
+        ("SLOCK.DOWNGRADE", "written", "writer", HOUR),
+    ):
+        assert raw.error(*words).startswith("ERR "), words
+    assert stream.commands() == [] and [lock_state(client, key) for key in KEYS] == before
     assert locks.extend("written", "writer", 24 * HOUR) == 1, "who holds goes on"
     assert locks.lock("written", "writer", 23 * HOUR) == fence
-    assert client.restore("copy", 0, client.dump("written"))
-    assert locks.check("copy", fence) == 1 and locks.unlock("copy", "writer") == 1
-    before = _states(server)
-    if settings:
-        rewrite_aof(server)
-    server.restart(save=not settings)
-    assert _states(server) == before
-    _assert_new_holds_are_refused(server)
-    server.client().execute_command("DEBUG", "RELOAD")
-    assert _states(server) == before
-    locks = Locks(server.client())
+    before = [lock_state(client, key) for key in KEYS]
+    rewrite_aof(server)
+    server.restart()
+    client, locks = server.client(), Locks(server.client())
+    assert [lock_state(client, key) for key in KEYS] == before
+    assert server.raw().error("SLOCK.LOCK", "free", "me", HOUR).startswith("ERR ")
     assert locks.unlock("written", "writer") == 1 and locks.runlock("read", "reader") == 1
-    _set(server, clock, YEAR_2306)
-    server.restart(save=not settings)
-    _assert_new_holds_are_refused(server)
-
-
-def test_who_waits_is_answered_an_error(make_server: MakeServer, clock: Clock) -> None:
-    server = make_server(environment=clock.environment)
-    line = Line(server)
-    for token in ("holder", "first"):
-        line.locks.rlock("k", token, 12 * HOUR)
-    waiting = [line.upgrade("first"), line.write("second")]
-    _set(server, clock, LIMIT_SECONDS + 60)
-    stream = ReplicationStream(server)
-    assert line.release("holder") == 1 and waiting[0].error().startswith("ERR ")
-    assert line.holders() == ["first"] and line.queued() == ["second"], "it reads on"
-    assert line.release("first") == 1 and waiting[1].error().startswith("ERR ")
-    assert line.client.dbsize() == 0
-    assert set(stream.names()) <= {"SLOCK.APPLY", "DEL", "UNLINK"}
-    server.client().execute_command("DEBUG", "RELOAD")
 
 
 # --- what comes from outside
 
 
 @pytest.mark.parametrize("years", [0, 2])
-def test_a_primary_and_a_writable_replica_judge_what_clients_restore_and_apply(
-    make_server: MakeServer, years: int
-) -> None:
+def test_servers_judge_what_clients_restore_and_apply(make_server: MakeServer, years: int) -> None:
     """Accepted up to an hour beyond what the server could give, else an error that changes nothing.
 
     A writable replica, whose primary may allow longer ttls by another clock, allows a year and a day more.

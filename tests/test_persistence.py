@@ -47,9 +47,7 @@ ROADS = {
 
 
 @pytest.mark.parametrize("road", ROADS)
-def test_locks_are_the_same_afterwards_and_their_owners_release_them(
-    make_server: MakeServer, road: str
-) -> None:
+def test_locks_are_the_same_afterwards(make_server: MakeServer, road: str) -> None:
     settings, steps = ROADS[road]
     server = make_server(**settings)
     before = take_samples(server)
@@ -97,7 +95,7 @@ def test_the_log_holds_effects_and_no_request(make_server: MakeServer) -> None:
 
 
 @each_log
-def test_a_very_long_lock_and_the_expiry_that_a_user_gave_survive_a_rewrite(
+def test_the_expiry_that_a_user_gave_is_rewritten(
     make_server: MakeServer, settings: dict[str, object]
 ) -> None:
     """With readers that have expired, more than the last change has dropped: the bytes stay as they are."""
@@ -136,59 +134,32 @@ def test_applying_a_log_twice_is_applying_it_once(make_server: MakeServer) -> No
 # --- what died stays dead
 
 
-def take_brief_locks(server: Server) -> int:
-    """Holds that end soon, some beside one that lasts. Returns when the last brief one ends."""
-    client = server.client()
-    locks = Locks(client)
+@pytest.mark.parametrize("road", ROADS)
+def test_what_is_loaded_late_revives_nothing(make_server: MakeServer, server: Server, road: str) -> None:
+    """From its file, and its log replayed to a server that runs."""
+    keeper, replaying = make_server(**ROADS[road][0]), make_server(slock_allow_apply=True)
+    stream, client, locks = ReplicationStream(keeper), keeper.client(), Locks(keeper.client())
     locks.lock("writer", "brief", BRIEF)
-    locks.rlock("readers", "brief", BRIEF)
-    locks.rlock("readers", "brief too", BRIEF)
     locks.rlock("mixed", "brief", BRIEF, meta="m")
     locks.rlock("mixed", "lasting", LONG, meta="m")
-    locks.lock("refreshed", "brief", BRIEF // 2)
-    locks.lock("refreshed", "brief", BRIEF)
     locks.lock("shortened", "brief", LONG)
     locks.extend("shortened", "brief", BRIEF)
     locks.rlock("upgraded", "brief", BRIEF // 2)
     locks.upgrade("upgraded", "brief", BRIEF)
     locks.lock("persisted", "brief", BRIEF)
     client.persist("persisted")
-    return now_ms(client) + BRIEF
-
-
-def assert_only_the_lasting_live(server: Server) -> None:
-    client = server.client()
-    locks = Locks(client)
-    dead = ("writer", "readers", "refreshed", "shortened", "upgraded", "persisted")
-    for key in dead:
-        assert locks.full(key) is None, f"{key} was revived"
-        assert locks.pttl(key, "brief") == -2
-        assert locks.unlock(key, "brief") == locks.runlock(key, "brief") == 0
-    assert client.exists("writer", "readers", "refreshed", "shortened", "upgraded") == 0
-    info = locks.full("mixed")
-    assert (info.readers, [h.token for h in info.holders]) == (1, [b"lasting"])
-    assert locks.runlock("mixed", "brief") == 0
-    assert all(locks.lock(key, "successor", LONG) for key in dead)
-    assert locks.runlock("mixed", "lasting") == 1
-    assert client.exists("mixed") == 0
-
-
-@pytest.mark.parametrize(
-    ("road", "step"),
-    [("RDB", "save"), *((road, step) for road in list(ROADS)[1:] for step in ("", "rewrite"))],
-)
-def test_what_is_loaded_after_the_deadlines_revives_nothing(
-    make_server: MakeServer, server: Server, road: str, step: str
-) -> None:
-    """From its file, and its log replayed to a server that runs."""
-    keeper, replaying = make_server(**ROADS[road][0]), make_server(slock_allow_apply=True)
-    stream = ReplicationStream(keeper)
-    end = take_brief_locks(keeper)
+    end = now_ms(client) + BRIEF
     commands = stream.commands(keep_select=True)
-    if step:
-        STEPS[step](keeper)
+    STEPS["save" if road == "RDB" else "rewrite"](keeper)
     keeper.kill9()
     wait_past(server.client(), end)  # the clock of a server that runs
-    assert_only_the_lasting_live(keeper.start())
+    keeper.start()
     ReplicationStream.replay(commands, replaying)
-    assert_only_the_lasting_live(replaying)
+    for loaded in (keeper, replaying):
+        locks = Locks(loaded.client())
+        for key in ("writer", "shortened", "upgraded", "persisted"):
+            assert locks.full(key) is None and locks.pttl(key, "brief") == -2, f"{key} was revived"
+            assert locks.unlock(key, "brief") == locks.runlock(key, "brief") == 0
+            assert locks.lock(key, "successor", LONG)
+        assert [one.token for one in locks.full("mixed").holders] == [b"lasting"]
+        assert locks.runlock("mixed", "brief") == 0 and locks.runlock("mixed", "lasting") == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness import Locks, Server, now_ms, wait_until
+from harness import Locks, Server, wait_until
 from harness.causes import HOLDER, KEY
 from harness.waiting import HOUR, Line, WaitingClient, at_once, blocked_clients
 
@@ -29,9 +29,7 @@ DEPARTURES = {
 
 @pytest.mark.parametrize("how", DEPARTURES)
 @pytest.mark.parametrize(("command", "protocol"), [("SLOCK.LOCK", 3), ("SLOCK.UPGRADE", 2)])
-def test_who_leaves_is_gone_at_once_and_lets_on_those_behind_it(
-    server: Server, locks: Locks, how: str, command: str, protocol: int
-) -> None:
+def test_who_leaves_is_gone(server: Server, locks: Locks, how: str, command: str, protocol: int) -> None:
     """An upgrader that leaves still reads."""
     line, (go, told) = Line(server), DEPARTURES[how]
     staying = [HOLDER, LEAVER] if command == "SLOCK.UPGRADE" else [HOLDER]
@@ -81,24 +79,6 @@ def test_who_needs_no_answer_leaves_no_memory_behind(server: Server, locks: Lock
 
     before = used_after(20)
     assert used_after(200) - before < 200 * 500
-
-
-def test_waits_of_one_token_end_at_their_own_moments_and_are_granted_together(
-    server: Server, locks: Locks
-) -> None:
-    line = Line(server)
-    locks.lock(KEY, HOLDER, HOUR)
-    before = now_ms(line.client)
-    staying, last, first = line.write("twin"), line.write("twin", wait=400), line.write("first", wait=120)
-    assert first.reply() == 0 and now_ms(line.client) - before >= 119
-    assert last.is_waiting() and line.queued() == ["twin", "twin"]
-    assert last.reply() == 0
-    assert staying.is_waiting() and line.queued() == ["twin"]
-    other, again = line.write("other"), line.write("twin")
-    line.release(HOLDER)
-    assert staying.fence() == again.fence()
-    assert (line.holders(), line.queued()) == (["twin"], ["other"])
-    assert line.release("twin") == 1 and other.fence()
 
 
 # --- what a waiting connection does besides

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from harness import Events, MakeServer, Server, aof_commands, digest
-from harness.causes import FREEING, HOLDER, KEY, REPLACING, SHARING, Cause
-from harness.load import all_digests, level
+from harness import Events, Server, digest
+from harness.causes import FREEING, HOLDER, KEY, SHARING, Cause
+from harness.load import level
 from harness.replication import ReplicationStream, replica_of, wait_synced
 from harness.waiting import HOUR, Line, at_once, wait_unblocked
 
@@ -106,23 +106,6 @@ def test_a_grant_comes_after_its_cause_and_before_newcomers(replicated: Replicat
     line.release(SECOND)
 
 
-@pytest.mark.parametrize("cause", REPLACING, ids=str)
-def test_another_type_under_the_name_is_an_error_for_all_and_leaves_no_trace(
-    replicated: Replicated, cause: Cause
-) -> None:
-    line = Line(replicated.primary)
-    cause.hold(line.client)
-    waiting = [line.write(FIRST), line.read(SECOND), line.write(SECOND)]
-    replicated.stream.commands()
-    at_once(replicated.primary, *cause.commands(line.client))
-    assert all(waiter.error().startswith("WRONGTYPE ") for waiter in waiting)
-    units = replicated.stream.units()
-    assert not any(names_token(unit, token) for unit in units for token in (FIRST, SECOND)), units
-    wait_unblocked(line.client)
-    line.client.delete(KEY)
-    assert line.info() is None and line.locks.lock(KEY, "new", HOUR)
-
-
 def test_who_waits_and_who_leaves_is_not_replicated_announced_or_watched(replicated: Replicated) -> None:
     line, events, watcher = Line(replicated.primary), Events(replicated.primary), replicated.primary.raw()
     line.locks.lock(KEY, HOLDER, HOUR)
@@ -149,20 +132,6 @@ def test_a_grant_on_wake_up_breaks_a_watch(replicated: Replicated) -> None:
     assert watcher.pipeline([("MULTI",), ("PING",), ("EXEC",)])[-1] is None
 
 
-def test_an_upgrade_on_wake_up_comes_after_the_release(replicated: Replicated) -> None:
-    line = Line(replicated.primary)
-    line.locks.rlock(KEY, FIRST, HOUR)
-    line.locks.rlock(KEY, HOLDER, HOUR)
-    upgrade, events = line.upgrade(FIRST), Events(replicated.primary)
-    replicated.stream.commands()
-    line.release(HOLDER)
-    assert upgrade.fence()
-    assert [event.name for event in events.so_far()] == ["slock.runlock", "slock.upgrade"]
-    released, granted = units = replicated.stream.units()
-    assert names_token(released, HOLDER) and len(granted) == 1, units
-    is_given_last(units, FIRST)
-
-
 def test_grants_in_several_databases_after_one_flushall(replicated: Replicated) -> None:
     lines = [Line(replicated.primary, database=database) for database in (0, 1, 5, 9)]
     for line in lines:
@@ -175,26 +144,3 @@ def test_grants_in_several_databases_after_one_flushall(replicated: Replicated) 
         there = replicated.replica.client(db=line.database)
         assert digest(there, KEY) == digest(line.client, KEY) != "0" * 40
     assert line.holders() == ["waits in 9"]
-
-
-def test_the_append_only_file_gives_back_every_grant(make_server: MakeServer) -> None:
-    server = make_server(appendonly=True)
-    line = Line(server)
-    # Those that take everything away come first; what the others leave is kept under other names.
-    causes = sorted(FREEING + SHARING, key=lambda cause: not cause.name.startswith(("FLUSH", "evict")))
-    for number, cause in enumerate(causes):
-        cause.hold(line.client)
-        join = line.read if cause.readers_left else line.write
-        first = join(FIRST)
-        at_once(server, *cause.commands(line.client))
-        first.fence()
-        line.client.rename(KEY, f"after {number}: {cause}")
-        line.client.delete("elsewhere")
-        server.client(db=1).delete(KEY)
-    line.locks.lock(KEY, HOLDER, HOUR)
-    line.write("never granted")
-    before = all_digests(server)
-    holds_no_request(aof_commands(server))
-    server.restart(kill=True)
-    assert all_digests(server) == before and Line(server).info().waiters == 0
-    assert sum(key.startswith(b"after") for _, key in before) >= len(causes) - 6

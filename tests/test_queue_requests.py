@@ -1,61 +1,17 @@
-"""Requests that wait: their arguments, their order, their limit, and what INFO shows of the queue.
+"""Requests that wait: when their ttl begins, and what INFO shows of the queue.
 
-Which request is served next is proved in the core; one crowd shows here that the server does so.
+Which is served next is proved in the core; test_live_model.py and test_many_keys_waiting.py show it here.
 """
 
 from __future__ import annotations
 
-import random
-from itertools import groupby
-
 import pytest
 import redis
 
-from harness import Locks, RawConnection, Server, digest, now_ms, wait_until
+from harness import Locks, Server, digest, now_ms, wait_until
 from harness.causes import HOLDER, KEY
 from harness.locks import Info, as_dict
-from harness.waiting import HOUR, Line, blocked_clients
-
-FAMILY = ["SLOCK.LOCK", "SLOCK.RLOCK", "SLOCK.UPGRADE"]
-
-# What tests/test_arguments.py does not have.
-BAD_OPTIONS = (
-    "WAIT 1.5|WAIT 1ms|WAIT 0x10|WAIT 9223372036854775807|WAIT 99999999999999999999|WAIT 1 extra|"
-    "extra WAIT 1|WAITING 1|WAIT META m|META WAIT 1|META m WAIT|WAIT 1 META|WAIT 1 META m WAIT 2|"
-    "META m WAIT 1 META m|META m WAIT -5"
-)
-
-
-@pytest.mark.parametrize("command", FAMILY)
-def test_a_bad_wait_is_an_error_and_changes_nothing(
-    client: redis.Redis, locks: Locks, raw: RawConnection, command: str
-) -> None:
-    locks.lock("held", HOLDER, HOUR)
-    locks.rlock("read", "a", HOUR)
-    client.set("text", "a string")
-    before = [digest(client, key) for key in ("held", "read")]
-    for options in [tuple(options.split()) for options in BAD_OPTIONS.split("|")] + [("WAIT", " 1")]:
-        for key in ("held", "free", "read"):
-            assert raw.error(command, key, "a", HOUR, *options).startswith("ERR "), options
-    assert raw.error(command, "text", "a", HOUR, "WAIT", 0).startswith("WRONGTYPE ")
-    assert [digest(client, key) for key in ("held", "read")] == before
-    assert client.exists("free") == 0 == blocked_clients(client)
-
-
-@pytest.mark.parametrize("options", [("WAIT", 0, "META", "WAIT"), ("meta", "WAIT", "wait", 0)])
-@pytest.mark.parametrize("command", FAMILY[:2])
-def test_wait_and_meta_come_in_any_order_and_case(
-    server: Server, locks: Locks, command: str, options: tuple
-) -> None:
-    line = Line(server)
-    assert line.ask("META", command, KEY, "META", HOUR, *options).fence(), "what is free needs no wait"
-    line.release("META")
-    locks.lock(KEY, HOLDER, HOUR)
-    waiter = line.ask("META", command, KEY, "META", HOUR, *options)
-    line.release(HOLDER)
-    fence = waiter.fence()
-    (holder,) = locks.full(KEY).holders
-    assert (holder.token, holder.fence, holder.meta) == (b"META", fence, b"WAIT")
+from harness.waiting import HOUR, Line
 
 
 @pytest.mark.parametrize("command", ["SLOCK.LOCK", "SLOCK.UPGRADE"])
@@ -72,48 +28,10 @@ def test_the_ttl_starts_at_the_grant(server: Server, locks: Locks, command: str)
     assert released_ms + 60_000 <= line.client.pexpiretime(KEY) <= now_ms(line.client) + 60_000
 
 
-# --- the order
-
-
-def test_a_crowd_is_served_in_order_with_neighbouring_readers_together(server: Server, locks: Locks) -> None:
-    chance, line = random.Random(2026), Line(server)
-    last_fence = locks.lock(KEY, HOLDER, HOUR)
-    modes = {f"t{number}": chance.choice(["read", "read", "write"]) for number in range(100)}
-    crowd = [line.read(token) if mode == "read" else line.write(token) for token, mode in modes.items()]
-    assert blocked_clients(line.client) == len(crowd) == locks.info(KEY).waiters
-    queue = locks.full(KEY).queue
-    assert [(waiter.token.decode(), waiter.mode) for waiter in queue] == list(modes.items())
-    for leaver in crowd[::3]:
-        leaver.connection.reset()
-    del crowd[::3]
-    wait_until(lambda: locks.info(KEY).waiters == len(crowd), what="those who close to be gone")
-    assert line.queued() == [waiter.token for waiter in crowd]
-
-    batches = [list(group) for _, group in groupby(crowd, key=lambda waiter: modes[waiter.token])]
-    holding = [HOLDER]
-    for group in batches:
-        for batch in [group] if modes[group[0].token] == "read" else [[writer] for writer in group]:
-            for token in chance.sample(holding, len(holding)):
-                assert locks.lock(KEY, "newcomer", HOUR) == 0 == locks.rlock(KEY, "newcomer", HOUR)
-                assert line.release(token) == 1
-            fences = [waiter.fence() for waiter in batch]
-            assert [last_fence, *fences] == sorted({last_fence, *fences})
-            last_fence, holding = fences[-1], [waiter.token for waiter in batch]
-            del crowd[: len(batch)]
-            assert line.holders() == sorted(holding)
-            assert line.queued() == [waiter.token for waiter in crowd]
-            assert all(waiter.is_waiting() for waiter in crowd[:3])
-    assert all(line.release(token) == 1 for token in holding)
-    assert locks.info(KEY) is None
-    assert blocked_clients(line.client) == 0
-
-
 # --- INFO
 
 
-def test_info_shows_the_queue_which_is_no_part_of_the_key(
-    server: Server, client: redis.Redis, locks: Locks
-) -> None:
+def test_info_shows_the_queue(server: Server, client: redis.Redis, locks: Locks) -> None:
     line = Line(server)
     fence = locks.lock(KEY, HOLDER, HOUR)
     before = (digest(client, KEY), client.dump(KEY), client.memory_usage(KEY))

@@ -20,26 +20,32 @@ import redis
 from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
 from harness import Cluster, Server, wait_until
-from harness.oracle import Oracle
-from harness.waiting import HOUR, RETRIABLE, at_once, blocked_clients
+from harness.histories import components, fence_problems, overlaps
+from harness.lock_model import Call
+from harness.recorded import now
+from harness.waiting import HOUR, RETRIABLE, blocked_clients
 
 RESHARDS = int(os.environ.get("SLOCK_TORTURE_RESHARDS", "1"))
 TURNS = [0] * 10
 
 
-def _work(number: int, node: Server, keys: list[str], oracle: Oracle, stopping: threading.Event) -> None:
+def _work(number: int, node: Server, keys: list[str], calls: list[Call], stopping: threading.Event) -> None:
     """Locks, works for a moment, and releases, again and again; a cluster client follows the redirections."""
     chance = random.Random(number)
+
+    def ask(name: str, key: str, *words: object, **told: int) -> int:
+        start = now()
+        reply = _insist(client, f"SLOCK.{name}", key, *words)
+        calls.append(Call(name, (key,), words[0], start, now(), reply, **told))
+        return reply
+
     with redis.RedisCluster(host="127.0.0.1", port=node.port, socket_timeout=20) as client:
         while not stopping.is_set():
             key, token = chance.choice(keys), f"{number}:{TURNS[number]}"
-            command, mode = chance.choice([("LOCK", "write"), ("LOCK", "write"), ("RLOCK", "read")])
-            asked_at = oracle.asks(key)
-            fence = _insist(client, f"SLOCK.{command}", key, token, HOUR, "WAIT", 0)
-            oracle.granted(key, token, mode, fence, asked_at)
+            command = chance.choice(["LOCK", "LOCK", "RLOCK"])
+            fence = ask(command, key, token, HOUR, "WAIT", 0, ttl_ms=HOUR)
             time.sleep(chance.uniform(0, 0.002))
-            oracle.leaves(key, token)
-            released = _insist(client, "SLOCK.UNLOCK" if mode == "write" else "SLOCK.RUNLOCK", key, token)
+            released = ask("UNLOCK" if command == "LOCK" else "RUNLOCK", key, token)
             assert fence > 0 and released == 1, f"{token} got {fence} and released {released}"
             TURNS[number] += 1
 
@@ -61,54 +67,22 @@ def _insist(client: redis.RedisCluster, *command: Any) -> Any:
 SLOTS = 12
 
 
-def _first_slots(node: Server) -> list[int]:
-    """The first slots of the node, which are those that `reshard` takes."""
-    slots: list[int] = []
-    for first, last, owner, *_ in at_once(node, ("CLUSTER", "SLOTS"))[0]:
-        if owner[1] == node.port:
-            slots += range(first, last + 1)
-    return sorted(slots)[:SLOTS]
-
-
 def _keys_of(slots: list[int], count: int) -> list[str]:
     keys = (f"busy{number}" for number in range(10**6))
     return list(islice((key for key in keys if binascii.crc_hqx(key.encode(), 0) % 16384 in slots), count))
 
 
-def _by_keys(cluster: Cluster, source: Server, target: Server, slots: list[int]) -> None:
-    """As `redis-cli --cluster reshard` does it."""
-    for slot in slots:
-        cluster.begin_move(slot, source, target)
-        while cluster.move_keys(slot, source, target):
-            pass
-        cluster.end_move(slot, source, target)
-
-
-def _at_a_stroke(cluster: Cluster, source: Server, target: Server, slots: list[int]) -> None:
-    """As newer servers do it: the slots are replicated, and change hands in one instant."""
-    client = source.client()
-    if b"MIGRATESLOTS" not in b" ".join(client.execute_command("CLUSTER HELP")):
-        pytest.skip("this server moves slots key by key")
-    ranges = [word for slot in slots for word in ("SLOTSRANGE", slot, slot, "NODE", cluster.node_id(target))]
-    try:
-        client.execute_command("CLUSTER MIGRATESLOTS", *ranges)
-    except redis.ResponseError as refused:
-        if "does not support atomic slot migration" in str(refused):
-            pytest.skip("the module has not declared that its slots may move so")
-        raise
-    wait_until(lambda: not set(slots) & set(_first_slots(source)), 30, "the slots to have moved")
-
-
-@pytest.mark.parametrize("move", [_by_keys, _at_a_stroke], ids=["by keys", "atomic"])
+@pytest.mark.parametrize("move", [Cluster.move_by_keys, Cluster.move_at_a_stroke])
 def test_clients_at_work_while_slots_move(
-    cluster: Cluster, move: Callable[[Cluster, Server, Server, list[int]], None]
+    cluster: Cluster, move: Callable[[Cluster, list[int], Server, Server], None]
 ) -> None:
     source, target = cluster.nodes[1], cluster.nodes[2]
-    slots = _first_slots(source)
+    slots = cluster.slots_of(source)[:SLOTS]
     keys = _keys_of(slots, 4)
-    oracle, stopping, waited = Oracle(), threading.Event(), 0
+    calls: list[Call] = []
+    stopping, waited = threading.Event(), 0
     with ThreadPoolExecutor(len(TURNS)) as pool:
-        workers = [pool.submit(_work, number, source, keys, oracle, stopping) for number in range(len(TURNS))]
+        workers = [pool.submit(_work, number, source, keys, calls, stopping) for number in range(len(TURNS))]
 
         def all_go_on() -> None:
             goals = [turns + 5 for turns in TURNS]
@@ -122,7 +96,7 @@ def test_clients_at_work_while_slots_move(
         try:
             all_go_on()
             for _ in range(RESHARDS):
-                move(cluster, source, target, slots)
+                move(cluster, slots, source, target)
                 all_go_on()
                 waited += sum(blocked_clients(node.client()) for node in cluster.nodes)
                 source, target = target, source
@@ -132,8 +106,10 @@ def test_clients_at_work_while_slots_move(
             worker.result()
     assert all(cluster.node_of(key) is source for key in keys), "who has taken them last"
     assert all(target.client().execute_command("CLUSTER COUNTKEYSINSLOT", slot) == 0 for slot in slots)
-    assert oracle.violations == []
-    print(f"{RESHARDS} reshards, {oracle.grants} grants, {waited / RESHARDS} clients that waited")
+    assert overlaps(calls) == []
+    for of_one_key in components(calls):  # fences rise on each node, and so for each key
+        assert fence_problems(of_one_key) == []
+    print(f"{RESHARDS} reshards, {len(calls)} calls, {waited / RESHARDS} clients that waited")
     for node in cluster.nodes:
         assert blocked_clients(node.client()) == 0
         assert node.client().dbsize() == 0

@@ -1,29 +1,18 @@
-"""SLOCK.QUEUES: where somebody waits, against a model of the queues; who sees it; where it is empty."""
+"""SLOCK.QUEUES: for which names somebody waits, and for how long."""
 
 from __future__ import annotations
 
 import random
-import resource
-import time
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
-from harness import MakeServer, RawConnection, Server, replica_of, rounds, wait_synced, wait_until
+from conftest import Pair
+from harness import RawConnection, Server, wait_synced, wait_until
 from harness.locks import as_dict
 from harness.many import many
-from harness.raw import encode_command
+from harness.queues import Queues
 from harness.waiting import HOUR, Line, at_once
 
-NAMES, WAITERS = rounds(50, 500), rounds(1000, 10_000)
-DATABASES = (0, 0, 0, 1)
 FIELDS = ["key", "waiters", "writers", "longest_wait_ms", "next", "mode", "readers", "held_ms"]
-
-Moment = tuple[float, float]
-Place = tuple[int, str]
 
 
 def queues(raw: RawConnection, *words: object) -> list[dict[str, Any]]:
@@ -42,206 +31,56 @@ def walk(raw: RawConnection, count: int) -> list[bytes]:
     found, cursor = [], b"0"
     while True:
         cursor, page = raw.ok("SLOCK.QUEUES", "COUNT", count, "CURSOR", cursor)
-        assert count == 0 or len(page) == count or cursor == b"0"
+        assert len(page) == count or cursor == b"0"
         found += [as_dict(entry)["key"] for entry in page]
         if cursor == b"0":
             assert len(set(found)) == len(found)
             return found
 
 
-# --- against a model
+def test_what_is_shown_is_what_info_shows_of_each_name(server: Server) -> None:
+    """Each database shows its own. A request for several names stands at each, the longest wait first."""
+    line, elsewhere, raw, chance = Queues(server), Line(server, database=1), server.raw(), random.Random(10)
+    held = ["\0\xff", *(f"n{number}" for number in range(12))]
+    for name in held:
+        kind = chance.choice(["write", "read"])
+        for number in range(1 if kind == "write" else 2):
+            (line.locks.lock if kind == "write" else line.locks.rlock)(name, f"h{number}", HOUR)
+    elsewhere.locks.lock("k", "h", HOUR)
+    elsewhere.write("w")
+    waiting = []
+    for number in range(60):
+        some = chance.sample(held, 1 if chance.random() < 0.8 else 3)
+        command = "MLOCK" if chance.random() < 0.6 else "MRLOCK"
+        waiting.append(line.ask(f"t{number}", *many(command, some, f"t{number}", HOUR, "WAIT", 0)))
+    line.ask("h0", "SLOCK.UPGRADE", _read_by_several(line, held), "h0", HOUR, "WAIT", 0)
+    for leaver in waiting[::4]:
+        line.client.client_unblock(leaver.id)
+        leaver.reply()  # 0, unless it was granted before
+    shown = queues(raw, "COUNT", 0)
+    assert walk(raw, 3) == [entry["key"] for entry in shown]
+    assert names(raw, "count", 1) == names(raw, "COUNT", 2**63 - 1)[:1]
+    expected = {name: info for name in held if (info := line.info(name)) and info.queue}
+    assert {entry["key"] for entry in shown} == {name.encode() for name in expected}
+    assert [entry["longest_wait_ms"] for entry in shown] == sorted(
+        (entry["longest_wait_ms"] for entry in shown), reverse=True
+    )
+    for entry in shown:
+        info = expected[entry.pop("key").decode()]
+        waits = [one.waiting_ms for one in info.queue]
+        assert 0 <= max(waits) - entry.pop("longest_wait_ms") < 2000
+        assert 0 <= max(one.held_ms for one in info.holders) - entry.pop("held_ms") < 2000
+        assert entry == {
+            "waiters": len(info.queue),
+            "writers": sum(one.mode != "read" for one in info.queue),
+            "next": info.queue[0].token,
+            "mode": info.mode.encode(),
+            "readers": info.readers,
+        }
 
 
-@dataclass(eq=False)
-class Request:
-    token: str
-    want: str
-    places: list[Place]
-    connection: RawConnection
-    since: Moment = (0, 0)
-
-
-@dataclass
-class Lock:
-    """Who holds and who waits, as the contract says it: no overtaking, an upgrade before all others."""
-
-    writes: bool = False
-    held: dict[str, Moment] = field(default_factory=dict)
-    queue: list[Request] = field(default_factory=list)
-
-    def admits(self, request: Request) -> bool:
-        if self.queue[0] is not request:
-            return False
-        if request.want == "upgrade":
-            return len(self.held) == 1
-        return not self.held or (request.want == "read" and not self.writes)
-
-
-class Model:
-    """Requests, each of which waits before the next is sent, and what becomes of them."""
-
-    def __init__(self, server: Server) -> None:
-        self.server, self.chance = server, random.Random(10)
-        self.locks: dict[Place, Lock] = defaultdict(Lock)
-        self.waiting: list[Request] = []
-        self.controls = {database: server.raw() for database in set(DATABASES)}
-        for database, control in self.controls.items():
-            control.ok("SELECT", database)
-
-    def run(self, database: int, *words: object) -> Moment:
-        """Runs a command that must succeed, and says between which moments."""
-        before = time.monotonic()
-        assert self.controls[database].ok(*words)
-        return before, time.monotonic()
-
-    def hold(self, place: Place) -> None:
-        lock, (database, name) = self.locks[place], place
-        kind = self.chance.choice(["write", "read", "free"])
-        lock.writes = kind == "write"
-        for number in range({"write": 1, "read": self.chance.randrange(1, 4), "free": 0}[kind]):
-            token, command = f"h{number}:{name}", "SLOCK.LOCK" if lock.writes else "SLOCK.RLOCK"
-            lock.held[token] = self.run(database, command, name, token, HOUR)
-
-    def ask(self, number: int) -> None:
-        """One more request, which has to wait: for one name that is held, or for this one and others."""
-        held = [place for place, lock in self.locks.items() if lock.held]
-        first = self.chance.choice(held)
-        database, lock = first[0], self.locks[first]
-        token, want = f"t{number}", self.chance.choice(["write", "write", "read"])
-        places = [first]
-        if self.chance.random() < 0.1:
-            others = [place for place in self.locks if place[0] == database and place != first]
-            places += self.chance.sample(others, 2)
-        readers = list(lock.held) if not lock.writes and len(lock.held) > 1 else []
-        if want == "read" and not lock.writes and not lock.queue:
-            want = "write"
-        if len(places) > 1:
-            words = many("MLOCK" if want == "write" else "MRLOCK", [name for _, name in places], token, HOUR)
-        elif readers and not any(one.want == "upgrade" for one in lock.queue) and self.chance.random() < 0.3:
-            token, want = readers[0], "upgrade"
-            words = ("SLOCK.UPGRADE", first[1], token, HOUR)
-        else:
-            words = ("SLOCK.LOCK" if want == "write" else "SLOCK.RLOCK", first[1], token, HOUR)
-        connection, before = RawConnection(self.server.port), time.monotonic()
-        commands = ("SELECT", database), (*words, "WAIT", 0)
-        connection.send_bytes(b"".join(encode_command(*command) for command in commands))
-        assert connection.read() == b"OK"  # which leaves when both have been run
-        request = Request(token, want, places, connection, (before, time.monotonic()))
-        for place in places:
-            queue = self.locks[place].queue
-            queue.insert(0 if want == "upgrade" else len(queue), request)
-        self.waiting.append(request)
-
-    def leave(self, request: Request) -> None:
-        """It closes its connection or is withdrawn; who stands behind may be served then."""
-        before = time.monotonic()
-        self.waiting.remove(request)
-        for place in request.places:
-            self.locks[place].queue.remove(request)
-        database, name = self.chance.choice(request.places)
-        if self.chance.random() < 0.7:
-            request.connection.close()
-        else:
-            self.run(database, "SLOCK.CANCEL", name, request.token)
-            assert request.connection.read() == 0
-        self.serve(request.places, before)
-
-    def release(self, place: Place) -> None:
-        """Who holds it goes, but for a reader who waits to become the writer."""
-        before, lock = time.monotonic(), self.locks[place]
-        stays = {request.token for request in lock.queue}
-        for token in [token for token in lock.held if token not in stays]:
-            self.run(place[0], "SLOCK.UNLOCK" if lock.writes else "SLOCK.RUNLOCK", place[1], token)
-            del lock.held[token]
-        self.serve([place], before)
-
-    def serve(self, places: list[Place], before: float) -> None:
-        """Grants whatever can be granted now at these places, as the server must have done since then."""
-        places = list(places)
-        while places:
-            queue = self.locks[places[-1]].queue
-            request = queue[0] if queue else None
-            if not request or not all(self.locks[place].admits(request) for place in request.places):
-                places.pop()
-                continue
-            assert request.connection.read() > 0
-            self.waiting.remove(request)
-            for place in request.places:
-                lock = self.locks[place]
-                lock.queue.pop(0)
-                lock.writes = request.want != "read"
-                lock.held[request.token] = (lock.held.get(request.token, (before,))[0], time.monotonic())
-            places += request.places
-        count = b"slock_waiters:%d\r\n" % len(self.waiting)
-        wait_until(lambda: count in self.controls[0].ok("INFO", "slock"), what=f"{count!r}")
-
-    def check(self) -> None:
-        for database, control in self.controls.items():
-            locks = {name.encode(): lock for (at, name), lock in self.locks.items() if at == database}
-            oldest = {
-                name: min(one.since for one in lock.queue) for name, lock in locks.items() if lock.queue
-            }
-            assert walk(control, 3) == walk(control, 0)
-            for words, count in {
-                (): 10,
-                ("COUNT", 0): None,
-                ("count", 1): 1,
-                ("COUNT", 2**63 - 1): None,
-            }.items():
-                before = time.monotonic()
-                shown = queues(control, *words)
-                now = before, time.monotonic()
-                # Names of the same oldest request may come in any order.
-                assert [oldest[entry["key"]] for entry in shown] == sorted(oldest.values())[:count]
-                assert len({entry["key"] for entry in shown}) == len(shown)
-                for entry in shown:
-                    name = entry.pop("key")
-                    lock = locks[name]
-                    assert _took(entry.pop("longest_wait_ms"), oldest[name], now), name
-                    assert _took(entry.pop("held_ms"), min(lock.held.values(), default=now), now), name
-                    assert entry == {
-                        "waiters": len(lock.queue),
-                        "writers": sum(request.want != "read" for request in lock.queue),
-                        "next": lock.queue[0].token.encode(),
-                        "mode": (b"write" if lock.writes else b"read") if lock.held else b"free",
-                        "readers": 0 if lock.writes else len(lock.held),
-                    }
-
-
-def _took(shown_ms: int, since: Moment, until: Moment) -> bool:
-    """Whether something may have lasted so long, by the clock of this test."""
-    return (until[0] - since[1]) * 1000 - 2 <= shown_ms <= (until[1] - since[0]) * 1000 + 2
-
-
-@pytest.fixture
-def many_connections() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def test_what_is_shown_is_what_a_model_of_the_queues_has(
-    many_connections: None, make_server: MakeServer
-) -> None:
-    """Each database shows its own; a request for several names stands at each."""
-    model = Model(make_server(maxclients=WAITERS + 1000))
-    for number in range(NAMES):
-        # Bytes that are not text are names, too.
-        model.hold((model.chance.choice(DATABASES), f"n{number}" if number else "\0\xff"))
-    for number in range(WAITERS):
-        model.ask(number)
-    model.check()
-    for request in model.chance.sample(model.waiting, WAITERS // 5):
-        if request in model.waiting:
-            model.leave(request)
-    model.check()
-    for place in model.chance.sample(list(model.locks), NAMES // 3):
-        model.release(place)
-    model.check()
-    for request in model.waiting[:]:
-        request.connection.close()
-    wait_until(lambda: queues(model.controls[0], "COUNT", 0) == [], what="nobody to wait")
+def _read_by_several(line: Line, held: list[str]) -> str:
+    return next(name for name in held if line.info(name).readers > 1)
 
 
 # --- who sees it, and where
@@ -267,18 +106,8 @@ def test_a_user_sees_the_names_on_which_he_may_run_info(server: Server) -> None:
     try:
         for rules, prefix in RULES.items():
             may = [name for name in crowd if prefix is not None and name.startswith(prefix)]
-            control.ok(
-                "ACL",
-                "SETUSER",
-                "app",
-                "reset",
-                "on",
-                "nopass",
-                "+slock.queues",
-                "+multi",
-                "+exec",
-                "+slock.info",
-            )
+            rights = ["+slock.queues", "+multi", "+exec", "+slock.info"]
+            control.ok("ACL", "SETUSER", "app", "reset", "on", "nopass", *rights)
             control.ok("ACL", "SETUSER", "app", *([rules] if rules[:1] == "(" else rules.split()))
             with server.raw() as app:
                 app.ok("AUTH", "app", "any")
@@ -286,20 +115,10 @@ def test_a_user_sees_the_names_on_which_he_may_run_info(server: Server) -> None:
                 assert names(app, "COUNT", 2) == may[:2]
                 ((_, reply),) = app.pipeline([("MULTI",), ("SLOCK.QUEUES",), ("EXEC",)])[-1]
                 assert [as_dict(entry)["key"].decode() for entry in reply] == may[:10]
-                for bad in (
-                    "COUNT",
-                    "COUNT -1",
-                    "COUNT x",
-                    "a:1",
-                    "FULL",
-                    "COUNT 1 COUNT 1",
-                    "CURSOR",
-                    "CURSOR x",
-                    "CURSOR -1",
-                ):
-                    text = app.error("SLOCK.QUEUES", *bad.split())
-                    assert text.startswith("ERR ") and not any(name in text for name in {*crowd} - {bad}), (
-                        text
+                for bad in ("COUNT", "COUNT -1", "a:1", "COUNT 1 COUNT 1", "CURSOR", "CURSOR x", "CURSOR -1"):
+                    told = app.error("SLOCK.QUEUES", *bad.split())
+                    assert told.startswith("ERR ") and not any(name in told for name in {*crowd} - {bad}), (
+                        told
                     )
                 control.ok("ACL", "SETUSER", "app", "-slock.queues", "clearselectors")
                 assert app.error("SLOCK.QUEUES").startswith("NOPERM ")
@@ -332,14 +151,11 @@ def test_in_a_transaction_but_not_in_a_script(server: Server) -> None:
         assert "not allowed from script" in text
 
 
-def test_a_replica_shows_nothing(make_server: MakeServer) -> None:
-    primary, replica = make_server(name="primary"), make_server(name="replica")
-    replica_of(replica, primary)
-    line, there = Line(primary), replica.raw()
+def test_a_replica_shows_nothing(primary_and_replica: Pair) -> None:
+    primary, replica = primary_and_replica
+    line = Line(primary)
     crowd = _crowd(line)
     wait_synced(primary, replica)
-    assert names(line.server.raw(), "COUNT", 0) == crowd
+    assert names(primary.raw(), "COUNT", 0) == crowd
+    there = replica.raw()
     assert there.ok("SLOCK.INFO", "c:1") and there.ok("SLOCK.QUEUES", "COUNT", 0) == [b"0", []]
-    here = primary.raw()
-    here.ok("REPLICAOF", "127.0.0.1", replica.port)
-    assert here.ok("SLOCK.QUEUES", "COUNT", 0) == [b"0", []]

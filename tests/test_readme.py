@@ -1,4 +1,4 @@
-"""The first page: short, in the order in which a reader asks, and every line of code on it works."""
+"""The first page: every line of code on it works."""
 
 from __future__ import annotations
 
@@ -85,27 +85,6 @@ def _is_released(server: Server) -> bool:
     return numbers["slock_last_fence"] > 0 and server.raw().ok("SLOCK.INFO", "job:42") is None
 
 
-def test_the_page_is_short_and_has_its_parts_in_order() -> None:
-    text = README.read_text()
-    assert len(text.split()) <= 500
-    parts = re.findall(r"^## (.*)$|^```(python|go|rust|sh|redis|text)$", text, re.MULTILINE)
-    assert [heading or language for heading, language in parts] == [
-        *(
-            "Not for you if",
-            "A minute's start",
-            "sh",
-            "redis",
-            "In a program",
-            "python",
-            "text",
-            "go",
-            "rust",
-            "sh",
-        ),
-        *("Install without a compiler", "sh", "More"),
-    ]
-
-
 def test_the_python_works(server: Server, tmp_path: Path) -> None:
     program = tmp_path / "readme.py"
     program.write_text(_code("python").replace("redis.Redis()", f"redis.Redis(port={server.port})"))
@@ -149,15 +128,6 @@ def test_the_shell_works(server: Server, tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (0, "deployed under job:42\n"), done.stderr
     assert _is_released(server)
-
-
-def test_what_is_to_be_typed_is_tested() -> None:
-    """The second block above, the third in test_dist.py; the first is what runs the tests."""
-    build, _, package = _shell()
-    assert [line.split()[0] for line in package.text.splitlines()] == ["sudo", "redis-server", "pip"]
-    assert [line.split("#")[0].strip() for line in build.text.splitlines()] == ["make run", "make test"]
-    targets = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
-    assert {"run", "test", "dist", "help"} <= set(targets)
 
 
 def _shell() -> list[Block]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,7 +27,6 @@ from harness.settings import REPOSITORY
 RECIPES, MIGRATING = DOCS / "recipes.md", DOCS / "migrating.md"
 EXAMPLES = REPOSITORY / "examples/clients/redis-py"
 PLENTY = 60_000
-FEW = 6  # connections of a Locks
 MANY = 500  # steps, of which a job that has lost its lock takes few
 
 
@@ -54,11 +54,6 @@ def by_commands(server: Server) -> SimpleNamespace:
     return SimpleNamespace(**names, names=names)
 
 
-def _connect_to(by_commands: SimpleNamespace, client: redis.Redis) -> None:
-    """From now on the program uses this client."""
-    by_commands.names.update(r=client, blocking=client)
-
-
 def _under(heading: str, language: str) -> list[Block]:
     found = [block for block in blocks(RECIPES, language) if block.heading == heading]
     assert found, f"no {language} under {heading!r}"
@@ -74,28 +69,14 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 # --- fences
 
 
-def test_a_table_refuses_a_write_with_an_older_fence() -> None:
-    create, write = (block.text for block in _under("Fenced writes to a database", "sql"))
-    with sqlite3.connect(":memory:") as database:
-        database.execute(create)
-
-        def changed(fence: int, body: str) -> int:
-            return database.execute(write, {"id": "a", "body": body, "fence": fence}).rowcount
-
-        assert [changed(7, "x"), changed(7, "y"), changed(9, "z"), changed(8, "late")] == [1, 1, 1, 0]
-        assert database.execute("SELECT body, fence FROM report").fetchall() == [("z", 9)]
-
-
-def test_a_report_is_saved_with_the_fence_and_not_over_a_later_one(
-    recipes: SimpleNamespace, client: redis.Redis
-) -> None:
+def test_a_report_is_not_saved_over_a_later_one(recipes: SimpleNamespace, client: redis.Redis) -> None:
     create, write = (block.text for block in _under("Fenced writes to a database", "sql"))
     with sqlite3.connect(":memory:") as database:
         database.execute(create)
         recipes.save(database, write, "a", "first")
         ((body, fence),) = database.execute("SELECT body, fence FROM report")
         assert body == "first" and fence > 0 and not client.exists("report:a")
-        database.execute("UPDATE report SET fence = ?", (2**53,))
+        database.execute("UPDATE report SET fence = ?", (2**53,))  # as another's later write leaves it
         with pytest.raises(RuntimeError, match="a later owner"):
             recipes.save(database, write, "a", "late")
     assert not client.exists("report:a")
@@ -120,16 +101,15 @@ def test_a_script_writes_only_for_the_present_holder(client: redis.Redis) -> Non
 # --- the end of an acquisition, and permits
 
 
-@pytest.mark.parametrize("mode", ["LOCK", "RLOCK"])
 @pytest.mark.parametrize("is_granted", [False, True])
 def test_an_acquisition_that_was_ended_neither_waits_nor_holds(
-    by_commands: SimpleNamespace, server: Server, client: redis.Redis, mode: str, is_granted: bool
+    by_commands: SimpleNamespace, server: Server, client: redis.Redis, is_granted: bool
 ) -> None:
     """Its connection stays open, as some libraries leave it."""
     client.execute_command("SLOCK.LOCK", "k2", "another", 60_000)
-    token = f"me-{mode}-{is_granted}"
+    token = f"me-{is_granted}"
     with server.raw() as waiter:
-        request = (f"SLOCK.M{mode}", 2, "k1", "k2", token, 60_000, "WAIT", 0)
+        request = ("SLOCK.MLOCK", 2, "k1", "k2", token, 60_000, "WAIT", 0)
         waiter.send(*request)
         wait_until(lambda: _blocked(client))
         if is_granted:
@@ -164,20 +144,14 @@ def test_no_more_than_n_have_a_permit_and_a_writer_drains_it(
     for job in jobs:
         job.result(20)
     assert max(seen) == 3 and not client.exists("api")
-
-
-def test_without_a_permit_the_block_is_not_entered(recipes: SimpleNamespace, client: redis.Redis) -> None:
     with recipes.permit("api", 1), pytest.raises(TimeoutError), recipes.permit("api", 1, wait=0.01):
         pytest.fail("the block was entered")
-    assert not client.exists("api")
 
 
 # --- the job runner
 
 
-def test_a_job_keeps_its_lock_beyond_the_ttl_and_then_lets_go(
-    by_commands: SimpleNamespace, client: redis.Redis
-) -> None:
+def test_a_job_keeps_its_lock_beyond_the_ttl(by_commands: SimpleNamespace, client: redis.Redis) -> None:
     ttl_ms = 2000
     with by_commands.held("job:1", ttl_ms=ttl_ms) as hold:
         end = time.monotonic() + 1.5 * ttl_ms / 1000
@@ -201,11 +175,10 @@ def test_a_job_that_lost_its_lock_is_stopped(by_commands: SimpleNamespace, clien
     assert len(set(steps)) == 1 and steps[0] > 0 and len(steps) < MANY
 
 
-def test_a_job_whose_server_is_gone_is_stopped_when_the_ttl_is_over(
-    by_commands: SimpleNamespace, make_server: MakeServer
-) -> None:
+def test_a_job_without_a_server_is_stopped(by_commands: SimpleNamespace, make_server: MakeServer) -> None:
     own = make_server()
-    _connect_to(by_commands, own.client(decode_responses=True, socket_timeout=0.1))
+    client = own.client(decode_responses=True, socket_timeout=0.1)
+    by_commands.names.update(r=client, blocking=client)
     started = time.monotonic()
     with (
         pytest.raises((by_commands.LockLost, redis.RedisError)),
@@ -219,108 +192,18 @@ def test_a_job_whose_server_is_gone_is_stopped_when_the_ttl_is_over(
     own.resume()
 
 
-def test_a_job_that_another_runs_is_not_run(by_commands: SimpleNamespace, client: redis.Redis) -> None:
-    client.execute_command("SLOCK.LOCK", "job:4", "another", 60_000)
-    with pytest.raises(TimeoutError), by_commands.held("job:4", wait_ms=10):
-        pytest.fail("the block was entered")
-
-
-def test_the_jobs_own_error_is_not_hidden_by_the_release(
-    by_commands: SimpleNamespace, make_server: MakeServer
-) -> None:
-    own = make_server()
-    _connect_to(by_commands, own.client(decode_responses=True, socket_timeout=1))
-    with pytest.raises(KeyError), by_commands.held("job:5"):
-        own.kill9()
-        raise KeyError
-
-
-def test_after_a_wait_the_job_has_its_whole_ttl(by_commands: SimpleNamespace, client: redis.Redis) -> None:
-    before = time.monotonic()
-    client.execute_command("SLOCK.LOCK", "job:6", "another", 300)
-    with by_commands.held("job:6", ttl_ms=5000) as hold:
-        assert hold._until >= before + 5 + 0.25
-        assert hold._until <= time.monotonic() + 5
-
-
 # --- the same with the library
 
 
-def test_the_job_of_a_library_keeps_its_lock_beyond_the_ttl_and_then_lets_go(
-    recipes: SimpleNamespace, client: redis.Redis
-) -> None:
-    ttl, fences = 2.0, []
-
-    def steps() -> Iterator[Callable[[int], None]]:
-        end = time.monotonic() + 1.5 * ttl
-        while time.monotonic() < end:
-            yield fences.append
-            assert client.execute_command("SLOCK.CHECK", "job:1", fences[-1]) == 1
-            time.sleep(0.02)
-
-    recipes.run(1, steps(), ttl=ttl)
-    assert len(set(fences)) == 1 and not client.exists("job:1")
-
-
-def test_the_job_of_a_library_that_lost_its_lock_is_stopped(
-    recipes: SimpleNamespace, client: redis.Redis
-) -> None:
-    steps = []
-
+def test_the_job_of_a_library_has_its_lock(recipes: SimpleNamespace, client: redis.Redis) -> None:
     def step(fence: int) -> None:
-        steps.append(fence)
-        client.delete("job:2")
-        time.sleep(0.02)
+        assert client.execute_command("SLOCK.CHECK", "job:1", fence) == 1
 
-    with pytest.raises(recipes.slock_client.LostError):
-        recipes.run(2, repeat(step, MANY), ttl=0.3)
-    assert len(set(steps)) == 1 and steps[0] > 0 and len(steps) < MANY
+    recipes.run(1, repeat(step, 3), ttl=2.0)
+    assert not client.exists("job:1") and client.info("slock")["slock_last_fence"] > 0
 
 
-def test_the_job_of_a_library_whose_server_is_gone_is_stopped_when_the_ttl_is_over(
-    recipes: SimpleNamespace, make_server: MakeServer
-) -> None:
-    own = make_server()
-    recipes.names["locks"] = recipes.slock_client.Locks(redis.Redis(port=own.port), retry_for=0.1)
-    started = time.monotonic()
-
-    def steps() -> Iterator[Callable[[int], None]]:
-        own.pause()
-        while True:
-            assert time.monotonic() < started + 5
-            time.sleep(0.01)
-            yield lambda _: None
-
-    with pytest.raises(recipes.slock_client.LostError):
-        recipes.run(3, steps(), ttl=0.4)
-    own.resume()
-
-
-def test_the_job_of_a_library_that_another_runs_is_not_run(
-    recipes: SimpleNamespace, client: redis.Redis
-) -> None:
-    client.execute_command("SLOCK.LOCK", "job:4", "another", PLENTY, "META", "web-1")
-    with pytest.raises(recipes.slock_client.TimedOutError, match="web-1"):
-        recipes.run(4, [lambda _: pytest.fail("a step was taken")], wait=0.01)
-
-
-def test_the_own_error_of_the_job_of_a_library_is_not_hidden_by_the_release(
-    recipes: SimpleNamespace, make_server: MakeServer
-) -> None:
-    own = make_server()
-    recipes.names["locks"] = recipes.slock_client.Locks(redis.Redis(port=own.port), retry_for=0.1)
-
-    def step(_: int) -> None:
-        own.kill9()
-        raise KeyError
-
-    with pytest.raises(KeyError):
-        recipes.run(5, [step])
-
-
-def test_of_two_that_come_within_the_period_one_does_the_work(
-    recipes: SimpleNamespace, client: redis.Redis
-) -> None:
+def test_of_two_within_the_period_one_does_the_work(recipes: SimpleNamespace, client: redis.Redis) -> None:
     done = []
     assert recipes.once("nightly", lambda: done.append(1), period=60)
     assert not recipes.once("nightly", lambda: done.append(2), period=60)
@@ -353,11 +236,10 @@ def test_what_one_process_has_taken_another_finishes(recipes: SimpleNamespace, c
 # --- leaders
 
 
-Campaign = Callable[[str], Future]
-
-
 @pytest.fixture
-def campaign(by_commands: SimpleNamespace, server: Server, threads: ThreadPoolExecutor) -> Campaign:
+def campaign(
+    by_commands: SimpleNamespace, server: Server, threads: ThreadPoolExecutor
+) -> Callable[[str], Future]:
     """Starts a candidate's campaign in a thread; its result is the connection, the token and the fence."""
     return lambda name: threads.submit(by_commands.campaign, "election", name, port=server.port)
 
@@ -367,7 +249,7 @@ def _blocked(client: redis.Redis) -> list[str]:
 
 
 def test_the_next_candidate_leads_when_the_leader_has_gone(
-    by_commands: SimpleNamespace, server: Server, client: redis.Redis, campaign: Campaign
+    by_commands: SimpleNamespace, server: Server, client: redis.Redis, campaign: Callable[[str], Future]
 ) -> None:
     pulse = by_commands.connect(port=server.port, timeout=2)
     connection, first, fence = campaign("first").result(10)
@@ -385,13 +267,12 @@ def test_the_next_candidate_leads_when_the_leader_has_gone(
 
 @pytest.mark.parametrize("command", ["CLIENT KILL ID {}", "CLIENT UNBLOCK {} ERROR"])
 def test_a_candidate_whose_wait_is_ended_asks_again_with_a_new_token(
-    client: redis.Redis, campaign: Campaign, command: str
+    client: redis.Redis, campaign: Callable[[str], Future], command: str
 ) -> None:
     client.execute_command("SLOCK.LOCK", "election", "another", 60_000)
     candidate = campaign("first")
     (waiter,) = wait_until(lambda: _blocked(client))
     client.execute_command(*command.format(waiter).split())
-    wait_until(lambda: waiter not in _blocked(client))
     client.execute_command("SLOCK.UNLOCK", "election", "another")
     connection, token, _ = candidate.result(10)
     assert client.execute_command("SLOCK.PTTL", "election", token) > 0
@@ -399,47 +280,26 @@ def test_a_candidate_whose_wait_is_ended_asks_again_with_a_new_token(
     wait_until(lambda: not client.exists("election"))
 
 
-def test_only_temporary_problems_are_asked_again(
-    by_commands: SimpleNamespace, client: redis.Redis, campaign: Campaign
-) -> None:
-    client.set("election", "a string")
-    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        campaign("first").result(10)
-    for name in ("ReadOnlyError", "BusyLoadingError", "TryAgainError", "ConnectionError"):
-        kind = getattr(redis.exceptions, name)
-        assert by_commands.is_temporary(kind("")), name
-    assert by_commands.is_temporary(redis.ResponseError("GRACE the server has just started"))
-    assert not by_commands.is_temporary(redis.ResponseError("QUEUEFULL too many"))
-    assert not by_commands.is_temporary(redis.AuthenticationError("wrong password"))
-
-
 def test_the_next_leader_of_a_library_leads_when_the_first_has_lost_the_lock(
     recipes: SimpleNamespace, client: redis.Redis, threads: ThreadPoolExecutor
 ) -> None:
     leads: list[tuple[str, int]] = []
 
-    def lead(name: str) -> Callable[..., str]:
-        def until_lost(hold: object) -> str:
-            leads.append((name, hold.fence))
-            while len(leads) < 3:
-                hold.check()
-                time.sleep(0.01)
-            return name
+    def lead(hold: object) -> None:
+        leads.append((threading.current_thread().name, hold.fence))
+        while len(leads) < 2:
+            hold.check()
+            time.sleep(0.01)
 
-        return until_lost
-
-    first = threads.submit(recipes.campaign, "election", lead("first"), 0.5)
+    campaigns = [threads.submit(recipes.campaign, "election", lead, 0.5)]
     wait_until(lambda: len(leads) == 1)
-    second = threads.submit(recipes.campaign, "election", lead("second"), 0.5)
+    campaigns.append(threads.submit(recipes.campaign, "election", lead, 0.5))
     wait_until(lambda: client.info("slock")["slock_waiters"] == 1)
     client.delete("election")
-    wait_until(lambda: len(leads) == 2)
-    wait_until(lambda: client.info("slock")["slock_waiters"] == 1, what="the first to wait again")
-    client.delete("election")
-    assert {first.result(20), second.result(20)} == {"first", "second"}
-    assert [name for name, _ in leads[:2]] == ["first", "second"] and len(leads) >= 3
-    fences = [fence for _, fence in leads]
-    assert fences == sorted(set(fences)) and not client.exists("election")
+    for campaign in campaigns:
+        campaign.result(20)
+    (first, fence), (second, later), *_ = leads
+    assert first != second and later > fence and not client.exists("election")
 
 
 # --- the cache
@@ -466,25 +326,19 @@ def test_a_missing_value_is_built_once(
 def test_old_and_new_clients_exclude_each_other(recipes: SimpleNamespace, client: redis.Redis) -> None:
     """And both locks can be asked for again and extended."""
     assert client.set("x", "old", nx=True, px=60_000)
-    assert recipes.lock_both("x", "new", 60_000) == 0
-    assert not client.exists("slock:x")
-    assert recipes.unlock_both("x", "new") == 0
-    assert client.get("x") == b"old"
+    assert recipes.lock_both("x", "new", 60_000) == 0 == recipes.unlock_both("x", "new")
+    assert not client.exists("slock:x") and client.get("x") == b"old"
     client.delete("x")
     fence = recipes.lock_both("x", "new", 1000)
-    assert fence > 0
-    assert recipes.lock_both("x", "new", 30_000) == fence
-    assert 1000 < client.pttl("x") <= 30_000
-    assert recipes.lock_both("x", "newer", 30_000) == 0
+    assert fence > 0 and recipes.lock_both("x", "new", 30_000) == fence
+    assert recipes.lock_both("x", "newer", 30_000) == 0 and 1000 < client.pttl("x") <= 30_000
     assert recipes.extend_both("x", "new", 60_000) == 1
     assert client.pttl("x") > 30_000 and client.execute_command("SLOCK.PTTL", "slock:x", "new") > 30_000
     assert client.set("x", "old", nx=True, px=60_000) is None
-    assert recipes.unlock_both("x", "new") == 1
-    assert not client.exists("x", "slock:x")
+    assert recipes.unlock_both("x", "new") == 1 and not client.exists("x", "slock:x")
     assert recipes.lock_both("x", "new", 60_000) > 0
     client.set("x", "old")
-    assert recipes.extend_both("x", "new", 60_000) == 0
-    assert recipes.lock_both("x", "new", 60_000) == 0
+    assert recipes.extend_both("x", "new", 60_000) == 0 == recipes.lock_both("x", "new", 60_000)
     assert not client.exists("slock:x")
 
 
@@ -500,22 +354,15 @@ def test_a_quorum_needs_more_than_half(recipes: SimpleNamespace, make_server: Ma
         assert tokens == [False, True, True]
     servers[1].kill9()
     clients[1] = redis.Redis(port=servers[1].port, socket_timeout=1, retry=Retry(NoBackoff(), 0))
-    error = recipes.slock_client.SlockError
-    with pytest.raises(error), recipes.agreed(clients, "k", wait=0.1):
+    with pytest.raises(recipes.slock_client.SlockError), recipes.agreed(clients, "k", wait=0.1):
         pytest.fail("one of three is no majority")
     assert clients[2].execute_command("SLOCK.INFO", "k") is None
-    clients[0].delete("k")
-    with recipes.agreed(clients, "k") as hold:
-        assert hold.remaining > 0
 
 
 # --- many tasks that wait
 
 
-@pytest.mark.parametrize("is_cut", [False, True])
-def test_many_tasks_wait_over_few_connections(
-    recipes: SimpleNamespace, server: Server, client: redis.Redis, is_cut: bool
-) -> None:
+def test_many_tasks_share_connections(recipes: SimpleNamespace, server: Server, client: redis.Redis) -> None:
     present, fences = [], []
 
     async def step(number: int, fence: int) -> None:
@@ -535,44 +382,9 @@ def test_many_tasks_wait_over_few_connections(
     with ThreadPoolExecutor(1) as thread:
         job = thread.submit(asyncio.run, run())
         wait_until(lambda: client.info("slock")["slock_waiters"] == 200)
-        assert client.info("clients")["blocked_clients"] == 0
-        wait_until(lambda: client.info("clients")["connected_clients"] <= connections + FEW)
-        if is_cut:
-            client.execute_command("CLIENT", "KILL", "TYPE", "PUBSUB")
+        wait_until(lambda: client.info("clients")["connected_clients"] <= connections + 6)
+        client.execute_command("CLIENT", "KILL", "TYPE", "PUBSUB")
         client.execute_command("SLOCK.UNLOCK", "step", "another")
         job.result()
     assert len(fences) == 200 and fences == sorted(set(fences))
     assert not client.exists("step") and client.info("slock")["slock_waiters"] == 0
-
-
-def test_a_task_that_is_cancelled_leaves_nothing(
-    recipes: SimpleNamespace, server: Server, client: redis.Redis
-) -> None:
-    async def cancel_at_once_and_while_waiting() -> None:
-        async with redis.asyncio.Redis(port=server.port) as own:
-            for seconds in (0, 0.0005, 0.001, 0.05):
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await recipes.work([1], lambda *_: pytest.fail("the block was entered"), own)
-
-    client.execute_command("SLOCK.LOCK", "step", "another", PLENTY)
-    asyncio.run(cancel_at_once_and_while_waiting())
-    wait_until(lambda: client.info("slock")["slock_waiters"] == 0)
-    client.execute_command("SLOCK.UNLOCK", "step", "another")
-    assert client.execute_command("SLOCK.LOCK", "step", "next", PLENTY) > 0
-
-
-def test_a_task_learns_that_the_key_has_become_something_else(
-    recipes: SimpleNamespace, server: Server, client: redis.Redis
-) -> None:
-    async def wait() -> None:
-        async with redis.asyncio.Redis(port=server.port) as own:
-            waiting = asyncio.create_task(recipes.work([1], lambda *_: None, own))
-            await asyncio.to_thread(wait_until, lambda: client.info("slock")["slock_waiters"])
-            client.set("step", "string")
-            await asyncio.wait([waiting])
-            (problem,) = waiting.exception().exceptions
-            assert "WRONGTYPE" in str(problem)
-
-    client.execute_command("SLOCK.LOCK", "step", "another", PLENTY)
-    asyncio.run(wait())

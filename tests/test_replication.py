@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import redis
 
 from conftest import Pair
 from harness import Locks, MakeServer, Server, digest, rounds, wait_past, wait_until
@@ -35,20 +34,6 @@ def test_what_is_replicated_is_the_effect(server: Server) -> None:
         assert names and set(names) <= EFFECTS, (line, names)
         assert "SLOCK.APPLY" in names or raw.ok("EXISTS", "k") == 0
         assert stream.database == 4
-
-
-def test_a_look_at_expired_holders_replicates_at_most_that_they_are_gone(
-    server: Server, client: redis.Redis, locks: Locks
-) -> None:
-    locks.rlock("k", "brief", BRIEF)
-    locks.lock("gone", "brief", BRIEF)
-    end = client.pexpiretime("gone")
-    locks.rlock("k", "lasting", LONG)
-    stream = ReplicationStream(server)
-    wait_past(client, end)
-    for key in ("k", "gone"):
-        locks.full(key), locks.info(key), locks.pttl(key, "brief"), locks.check(key, 1)
-    assert set(stream.names()) <= {"DEL", "UNLINK", "SLOCK.APPLY"}
 
 
 # --- primary and replica agree

@@ -88,9 +88,7 @@ def test_waiters_wait_and_are_granted_when_the_grace_ends(crashed: Server, soon:
     assert free.client.execute_command("SLOCK.LOCK", "read", "new", HOUR) == 0, "the old holds are there"
 
 
-def test_a_start_without_a_crash_has_its_grace_and_without_the_setting_there_is_none(
-    make_server: MakeServer,
-) -> None:
+def test_a_start_without_a_crash_has_its_grace_too(make_server: MakeServer) -> None:
     assert _is_grace(make_server(slock_restart_grace_ms=HOUR).client(), *NEW[0])
     assert not _is_grace(make_server().client(), *NEW[0])
 

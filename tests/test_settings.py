@@ -82,11 +82,6 @@ def test_settings_are_set_at_the_start(make_server: MakeServer, place: str) -> N
     assert _shown(make_server(**_at_start(place, GOOD)).raw()) == GOOD
 
 
-def test_arguments_are_read_in_upper_and_lower_case(make_server: MakeServer) -> None:
-    shown = _shown(make_server(module_args=["MAX-WAITERS", 0, "Slock.Allow-Apply", "Yes"]).raw())
-    assert (shown["slock.max-waiters"], shown["slock.allow-apply"]) == ("0", "yes")
-
-
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_bad_value_at_load_is_refused_with_a_clear_line(setting: Setting, place: str) -> None:
@@ -104,18 +99,6 @@ def test_a_bad_value_at_load_is_refused_with_a_clear_line(setting: Setting, plac
 def test_arguments_that_make_no_sense_are_refused_at_load(words: str) -> None:
     named = "no-such-setting" if "such" in words else words.split()[-1]
     assert any("<slock>" in line and named in line for line in _refused(module_args=words.split()))
-
-
-def test_config_rewrite_keeps_settings_over_a_restart(make_server: MakeServer) -> None:
-    server = make_server(module_args=["max-waiters", 1])
-    raw = server.raw()
-    for setting in SETTINGS:
-        raw.ok("CONFIG", "SET", setting.name, setting.good)
-    raw.ok("CONFIG", "REWRITE")
-    rewritten = (server.directory / "server.conf").read_text()
-    server.stop()
-    server.config_text = rewritten
-    assert _shown(server.start().raw()) == GOOD
 
 
 # --- what each of them does, at once
@@ -147,6 +130,9 @@ def test_the_number_of_waiters_is_obeyed_at_once(make_server: MakeServer) -> Non
         for words in (("SLOCK.LOCK", "k"), ("SLOCK.RLOCK", "j"), ("SLOCK.MLOCK", 1, "j")):
             told = raw.error(*words, "d", HOUR, "WAIT", 0)
             assert told.startswith("QUEUEFULL ") and f"slock.max-waiters, which is {most}, allows" in told
+    raw.ok("CONFIG", "SET", "slock.max-waiters", 100, "slock.max-waiters-per-user", 3)
+    told = raw.error("SLOCK.LOCK", "k", "d", HOUR, "WAIT", 0)
+    assert told.startswith("QUEUEFULL ") and "slock.max-waiters-per-user, which is 3" in told
     raw.ok("CONFIG", "SET", "slock.max-waiters", 0)
     assert raw.ok("SLOCK.LOCK", "j", "c", HOUR) == 0, "without WAIT nothing is full"
     assert raw.ok("SLOCK.LOCK", "free", "c", HOUR, "WAIT", 0), "nor where there is nothing to wait for"
@@ -161,9 +147,7 @@ def test_the_number_of_waiters_is_obeyed_at_once(make_server: MakeServer) -> Non
 @pytest.mark.parametrize(
     ("policy", "warned"), [("noeviction", False), ("allkeys-lru", True), ("volatile-ttl", True)]
 )
-def test_the_version_is_logged_and_a_policy_that_can_evict_locks_is_warned_of(
-    make_server: MakeServer, policy: str, warned: bool
-) -> None:
+def test_the_version_and_warnings_are_logged(make_server: MakeServer, policy: str, warned: bool) -> None:
     log = make_server(maxmemory_policy=policy, maxmemory="100mb").log().splitlines()
     lines = [line for line in log if "<slock>" in line]
     assert len([line for line in lines if "SLOCK" in line and "ready" in line]) == 1, lines
@@ -174,18 +158,6 @@ def test_the_version_is_logged_and_a_policy_that_can_evict_locks_is_warned_of(
 
 EXAMPLE = (REPOSITORY / "redis.conf.example").read_text()
 SHOWN = dict(line.split(None, 1) for line in EXAMPLE.splitlines() if line and not line.startswith("#"))
-
-# The settings that are shown in comments: a lone name and values, as in `# maxmemory 1gb`.
-COMMENTED = [
-    line
-    for line in re.findall(
-        r"^# ((?:slock\.|min-|replicaof|maxmemory|notify-|user )\S*.*)$", EXAMPLE, re.MULTILINE
-    )
-    if not line.endswith((".", ":", ","))
-]
-
-# Needs another server, and what a lone server refuses to do without one.
-FOR_REPLICAS = ("replicaof", "min-replicas")
 
 
 @pytest.fixture
@@ -226,20 +198,3 @@ def test_the_example_is_in_force_and_a_lock_survives_a_kill(start: MakeServer) -
     assert (holder.token, holder.fence, holder.meta) == (b"token", fence, b"kept")
     assert locks.client.pexpiretime("key") == deadline
     assert locks.unlock("key", "token") == 1
-
-
-def test_the_settings_shown_in_comments_work(start: MakeServer) -> None:
-    assert len(COMMENTED) >= 7, COMMENTED
-    lines = [line for line in COMMENTED if not line.startswith(FOR_REPLICAS)]
-    server = start(*lines, "slock.restart-grace-ms 0")
-    # What they may do is shown in test_acl_lines.py.
-    for user in ("raw", "notify", "library"):
-        app = server.raw()
-        app.ok("AUTH", user, "secret")
-        assert app.ok("SLOCK.LOCK", "lock:1", user, 5000) and app.ok("SLOCK.UNLOCK", "lock:1", user) == 1
-        assert app.error("SLOCK.LOCK", "other:1", user, 5000).startswith("NOPERM ")
-
-
-def test_the_settings_shown_with_their_defaults_are_the_defaults(server: Server) -> None:
-    shown = dict(line.split() for line in COMMENTED if line.startswith("slock."))
-    assert {**shown, "slock.restart-grace-ms": "0"} == server.client().config_get("slock.*")

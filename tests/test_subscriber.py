@@ -75,22 +75,9 @@ def test_keys_that_go_while_others_are_opened_are_opened_again(server: Server, o
     assert fence > before and locks.check("a", fence) == locks.check("b", fence) == 1
 
 
-def test_a_string_that_goes_while_other_keys_are_opened_is_not_touched_again(server: Server) -> None:
-    client = server.client()
-    client.set("a", "a string")
-    _expire(client, "b")
-    client.set("order", "DEL a")
-    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        client.execute_command("SLOCK.MLOCK", 2, "a", "b", "me", HOUR)
-    assert client.exists("a") == 0
-    assert client.execute_command("SLOCK.MLOCK", 2, "a", "b", "me", HOUR) > 0
-
-
 @pytest.mark.parametrize("order", ["DEL b", "UNLINK b c", "RENAME b elsewhere"])
 @pytest.mark.parametrize("somebody_waits", [False, True])
-def test_keys_that_go_while_another_is_stored_are_stored_anew(
-    server: Server, order: str, somebody_waits: bool
-) -> None:
+def test_keys_that_go_meanwhile_are_stored_anew(server: Server, order: str, somebody_waits: bool) -> None:
     """MLOCK has opened all three when it stores `a`, which makes a new key. `b` is there, `c` too or not."""
     client, locks = server.client(), Locks(server.client())
     if somebody_waits:
@@ -105,18 +92,3 @@ def test_keys_that_go_while_another_is_stored_are_stored_anew(
     assert all(locks.pttl(name, "me") > 0 for name in ("a", "b", "c"))
     assert client.execute_command("SLOCK.MUNLOCK", 3, "a", "b", "c", "me", "FENCE", fence) == 3
     assert client.exists("a", "b", "c") == 0
-
-
-def test_keys_that_expire_as_they_are_opened_are_free(server: Server) -> None:
-    _expire(server.client(), "a", "b", "c")
-    assert server.client().execute_command("SLOCK.MLOCK", 3, "a", "b", "c", "me", HOUR) > 0
-
-
-def test_a_lock_that_a_subscriber_deletes_is_given_to_who_waits(server: Server) -> None:
-    line = Line(server, "waited-for")
-    line.locks.lock("waited-for", "holder", HOUR)
-    waiting = line.write("next")
-    line.client.set("order", "DEL waited-for")
-    _expire(line.client, "k")
-    line.locks.lock("k", "b", HOUR)
-    assert waiting.fence() and line.holders() == ["next"]

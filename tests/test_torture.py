@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import random
 import resource
-import shutil
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -23,9 +21,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from harness import Clock, MakeServer, Server, replica_of, rewrite_aof, stays, wait_until
-from harness.histories import MS, Times, judge, overlaps
+from harness import MakeServer, Server, replica_of, rewrite_aof, stays, wait_until
+from harness.histories import judge, overlaps
 from harness.load import level
+from harness.lock_model import MS, Times
 from harness.recorded import Crowd, now
 from harness.waiting import HOUR, blocked_clients
 
@@ -50,18 +49,15 @@ OF_A_ROUND = 20
 class Stage:
     """A primary that logs with `always`, its replica, and what was done to them."""
 
-    def __init__(
-        self, make_server: MakeServer, directory: Path, clock: Clock | None, chance: random.Random
-    ) -> None:
-        self.clock, self.chance = clock, chance
+    def __init__(self, make_server: MakeServer, directory: Path, chance: random.Random) -> None:
+        self.chance = chance
         settings = {"appendonly": True, "appendfsync": "always"}
-        settings["environment"] = clock.environment if clock else {}
         self.primary, self.replica = (
             make_server(name=name, directory=directory / name, **settings) for name in ("primary", "replica")
         )
         replica_of(self.replica, self.primary)
         self.done: Counter[str] = Counter()
-        self.parts = self.undecided = self.stepped = 0
+        self.parts = self.undecided = 0
         self.seen: Counter[str] = Counter()
         self.times, self.crashes = Times(), []
         self.crowd: Crowd | None = None
@@ -97,7 +93,6 @@ class Stage:
         """These faults, one after the other under load; then all is as it should be, and was all the time."""
         seed = self.chance.randrange(10**6)
         self.times.stalls.clear()
-        self.times.steps.clear()
         self.crashes.clear()
         self.crowd = Crowd([self.primary.port, self.replica.port], PROCESSES, seed)
         try:
@@ -115,11 +110,10 @@ class Stage:
         self.seen += seen
         self.parts += verdict.parts
         self.undecided += verdict.undecided
-        self.stepped += verdict.stepped
         came = [fault.__name__ for fault in faults]
         assert not verdict.problems, "\n\n".join([f"seed {seed}, {came}", *verdict.problems])
-        # That too where the search was given up; only a clock that is set ahead ends holds early.
-        assert self.times.steps or not overlaps(calls), f"seed {seed}, {came}: {overlaps(calls)}"
+        # That too where the search was given up.
+        assert not overlaps(calls), f"seed {seed}, {came}: {overlaps(calls)}"
 
     def _comes_to_rest(self) -> None:
         """Nobody is blocked, no request is left, only what was kept is held, and the replica is level."""
@@ -187,23 +181,15 @@ def _pause_of_all(stage: Stage) -> None:
 
 
 def _background_save(stage: Stage) -> None:
-    _in_background(stage, "BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status")
+    client = stage.primary.client()
+    wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], LIMIT_S, "a rewrite to end")
+    client.bgsave()
+    wait_until(lambda: not client.info("persistence")["rdb_bgsave_in_progress"], LIMIT_S, "the end of BGSAVE")
+    assert client.info("persistence")["rdb_last_bgsave_status"] == "ok"
 
 
 def _log_rewrite(stage: Stage) -> None:
-    _in_background(stage, "BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status")
-
-
-def _in_background(stage: Stage, command: str, running: str, status: str) -> None:
-    client = stage.primary.client()
-    is_idle = lambda: not any(client.info("persistence")[one] for one in BACKGROUND)  # noqa: E731
-    wait_until(is_idle, LIMIT_S, "nothing else in the background")
-    client.execute_command(command)
-    wait_until(lambda: not client.info("persistence")[running], LIMIT_S, f"the end of {command}")
-    assert client.info("persistence")[status] == "ok"
-
-
-BACKGROUND = ("rdb_bgsave_in_progress", "aof_rewrite_in_progress", "aof_rewrite_scheduled")
+    rewrite_aof(stage.primary)
 
 
 def _full_resync(stage: Stage) -> None:
@@ -257,14 +243,6 @@ def _log_disk_is_full(stage: Stage) -> None:
         stage.starts_again()
 
 
-def _clock_is_stepped(stage: Stage) -> None:
-    ahead = stage.chance.choice([-3, -1, 0, 2, 5])
-    with stage.stalled():
-        start = now()
-        stage.clock.step(ahead)
-        stage.times.steps.append((start, now() + AFTERWARDS))
-
-
 FAULTS: list[Fault] = [
     _kill_and_restart,
     _stop_and_continue,
@@ -278,39 +256,31 @@ FAULTS: list[Fault] = [
     _full_resync,
     _failover,
     _memory_is_full,
+    _log_disk_is_full,
 ]
 
 
 @pytest.fixture
-def stage(make_server: MakeServer, request: pytest.FixtureRequest) -> Iterator[Stage]:
+def stage(make_server: MakeServer) -> Iterator[Stage]:
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")
-    has_clock = sys.platform == "linux" and shutil.which("cc")
-    clock = request.getfixturevalue("make_clock")() if has_clock else None
     # A process that is killed loses nothing that it has written: that needs no disk, which is slow.
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as name:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         directory = Path(name)
         for server in ("primary", "replica"):
             (directory / server).mkdir()
-        stage = Stage(make_server, directory, clock, random.Random(seed))
+        stage = Stage(make_server, directory, random.Random(seed))
         yield stage
         for server in (stage.primary, stage.replica):
             server.stop()
     print(f"faults: {dict(stage.done)}\ncalls and errors: {dict(stage.seen)}")
-    print(
-        f"{stage.parts} histories, {stage.undecided} of them undecided; "
-        f"of {stage.stepped}, in which the clock was stepped, only the fences were judged"
-    )
+    print(f"{stage.parts} histories, {stage.undecided} of them undecided")
     assert stage.undecided <= 1 + stage.parts // 20
 
 
 @pytest.mark.soak
 def test_faults_under_load(stage: Stage) -> None:
     faults = list(FAULTS)
-    faults += [_clock_is_stepped] if stage.clock else []
-    faults += [_log_disk_is_full] if hasattr(resource, "prlimit") else []
-    left_out = {_clock_is_stepped, _log_disk_is_full} - set(faults)
-    print(f"left out, as this system cannot do it: {[one.__name__ for one in left_out]}")
     end = time.monotonic() + SECONDS
     for number in count():
         if number and time.monotonic() > end:

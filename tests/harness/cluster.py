@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import redis
 
 from harness.raw import RespError
-from harness.server import Server
+from harness.replication import wait_synced
+from harness.server import MakeServer, Server
 from harness.settings import free_port
 from harness.wait import wait_until
 
@@ -26,6 +28,31 @@ def cluster_info(node: Server) -> dict[str, str]:
 
 def cluster_state(node: Server) -> str:
     return cluster_info(node)["cluster_state"]
+
+
+def one_node(make_server: MakeServer, **settings: object) -> Server:
+    """A cluster of one node, which has all slots."""
+    node = make_server(cluster_enabled=True, cluster_port=free_port(), **settings)
+    node.client().execute_command("CLUSTER ADDSLOTSRANGE", 0, SLOTS - 1)
+    wait_until(lambda: cluster_state(node) == "ok", what="the cluster")
+    return node
+
+
+def node_and_replica(make_server: MakeServer) -> tuple[Server, Server]:
+    """A node that owns all slots, and the replica that may take its place by CLUSTER FAILOVER."""
+    node = one_node(make_server)
+    replica = make_server(cluster_enabled=True, cluster_port=free_port())
+    node_id: bytes = node.client().execute_command("CLUSTER MYID")
+    replica.client().execute_command("CLUSTER MEET", "127.0.0.1", node.port, node.bus_port)
+    with replica.raw() as raw:
+        wait_until(lambda: raw.call("CLUSTER", "REPLICATE", node_id) == b"OK", 30, "it to know its primary")
+    wait_synced(node, replica)
+    for each in (node, replica):
+        with each.raw() as raw:
+            knows_both = lambda raw=raw: b"slave " + node_id in raw.ok("CLUSTER", "NODES")  # noqa: E731
+            wait_until(knows_both, 30, f"{each} to know both")
+        wait_until(lambda each=each: cluster_state(each) == "ok", 30, "the cluster to be up")
+    return node, replica
 
 
 class Cluster:
@@ -98,6 +125,33 @@ class Cluster:
         others = [node for node in self.nodes if node not in (source, target)]
         for node in [target, source, *others]:
             node.client().execute_command("CLUSTER SETSLOT", slot, "NODE", target_id)
+
+    def move_by_keys(self, slots: list[int], source: Server, target: Server) -> None:
+        """As `redis-cli --cluster reshard` does it."""
+        for slot in slots:
+            self.begin_move(slot, source, target)
+            while self.move_keys(slot, source, target):
+                pass
+            self.end_move(slot, source, target)
+
+    def move_at_a_stroke(self, slots: list[int], source: Server, target: Server) -> None:
+        """As newer servers do it: the slots are replicated, and change hands in one instant."""
+        client = source.client()
+        if b"MIGRATESLOTS" not in b" ".join(client.execute_command("CLUSTER HELP")):
+            pytest.skip("this server moves slots key by key")
+        target_id = self.node_id(target)
+        ranges = [word for slot in slots for word in ("SLOTSRANGE", slot, slot, "NODE", target_id)]
+        client.execute_command("CLUSTER MIGRATESLOTS", *ranges)
+        wait_until(lambda: not set(slots) & set(self.slots_of(source)), 30, "the slots to have moved")
+
+    def slots_of(self, node: Server) -> list[int]:
+        with node.raw() as raw:
+            owned = [
+                (first, last)
+                for first, last, owner, *_ in raw.ok("CLUSTER", "SLOTS")
+                if owner[1] == node.port
+            ]
+        return sorted(slot for first, last in owned for slot in range(first, last + 1))
 
     def discard(self) -> None:
         for node in self.nodes:

@@ -19,7 +19,7 @@ from harness.server import Server
 from harness.wait import wait_until
 from harness.waiting import HOUR, REPLY_TIMEOUT, Command, WaitingClient
 
-HOLDER, FIRST, COMPANION, NEXT = "holder", "first", "companion", "next"
+HOLDER, FIRST, NEXT = "holder", "first", "next"
 
 
 def slow_script(seconds: float = 0.006) -> Command:
@@ -74,36 +74,25 @@ def wait_queued(control: RawConnection, key: str, count: int) -> None:
 class HandOffs:
     """Rounds on one server. Who stays keeps its connection; `first` gets a new one when it has gone."""
 
-    waiter = WaitingClient
-
-    def __init__(self, server: Server, seed: int = 1) -> None:
-        self.server = server
+    def __init__(self, server: Server, waiter: type[WaitingClient] = WaitingClient) -> None:
+        self.server, self.waiter = server, waiter
         self.control, self.other, self.witness, self.stall = (server.raw() for _ in range(4))
         # They give the I/O threads something to do, else the servers do without them.
         self.crowd = [server.raw() for _ in range(6)]
         self._asked: list[RawConnection] = []
-        self.companion, self.next = WaitingClient(server, COMPANION), self.waiter(server, NEXT)
-        self.first = self.waiter(server, FIRST)
-        self.chance = random.Random(seed)
+        self.first, self.next = waiter(server, FIRST), waiter(server, NEXT)
+        self.chance = random.Random(1)
         self.told = self.unread = self.passed_over = 0
         self.lost: list[str] = []
 
     # --- the beginning of a round
 
-    def begin(self, key: str, *, script_behind: bool = False) -> None:
-        """`script_behind`: a companion is granted together with the first, and runs a slow script then."""
+    def begin(self, key: str) -> None:
         self.key = key
-        self.is_shared = script_behind
-        lock, count = ("SLOCK.RLOCK", 2) if script_behind else ("SLOCK.LOCK", 1)
         assert self.control.ok("SLOCK.LOCK", key, HOLDER, HOUR)
-        self.first.ask(lock, key, FIRST, HOUR, "WAIT", 0)
-        wait_queued(self.witness, key, 1)
-        if script_behind:
-            wait = encode_command("SLOCK.RLOCK", key, COMPANION, HOUR, "WAIT", 0)
-            self.companion.connection.send_bytes(wait + encode_command(*slow_script()))
-            wait_queued(self.witness, key, 2)
-        self.next.ask("SLOCK.LOCK", key, NEXT, HOUR, "WAIT", 0)
-        wait_queued(self.witness, key, count + 1)
+        for place, waiter in enumerate((self.first, self.next)):
+            waiter.ask("SLOCK.LOCK", key, waiter.token, HOUR, "WAIT", 0)
+            wait_queued(self.witness, key, place + 1)
 
     # --- its middle
 
@@ -165,15 +154,10 @@ class HandOffs:
         while self._asked:
             self._asked.pop().read()
         before = [told] if told else []
-        if self.is_shared:
-            before.append(self.companion.fence())
-            assert self.finish(self.companion.connection, slow_script()) == 1
         if has_gone:
             self.first.connection.close()
             wait_gone(self.witness, self.first.id)
             self.first = self.waiter(self.server, FIRST)
-        if self.is_shared:
-            assert self.control.ok("SLOCK.RUNLOCK", self.key, COMPANION) == 1
         self.told += bool(told)
         held = poll(lambda: holders(self.witness, self.key), f"somebody to hold {self.key}")
         assert len(held) == 1, f"{held} hold the key at once"
@@ -198,8 +182,7 @@ class HandOffs:
         assert self.witness.ok("SLOCK.CHECK", self.key, fence) == 1
         assert self.witness.ok("SLOCK.PTTL", self.key, FIRST) > HOUR // 2
         assert self.witness.ok("SLOCK.LOCK", self.key, "newcomer", HOUR) == 0
-        release = "SLOCK.RUNLOCK" if self.is_shared else "SLOCK.UNLOCK"
-        assert self.control.ok(release, self.key, FIRST) == 1, "a hold that was seen is gone"
+        assert self.control.ok("SLOCK.UNLOCK", self.key, FIRST) == 1, "a hold that was seen is gone"
         return fence
 
     def judge(self) -> None:

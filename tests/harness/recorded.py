@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from harness.histories import MS, Call, Times
+from harness.lock_model import MS, Call, Times
 from harness.raw import RawConnection, RespError
 
 THREADS = 6

@@ -14,7 +14,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -60,11 +59,10 @@ ENVIRONMENT = dict(os.environ)
 def _die_with_parent() -> None:
     """In the child, before exec: the kernel kills the server when the thread that started it ends.
 
-    `atexit` does not run when the test process itself is killed. Linux only; elsewhere nothing happens.
+    `atexit` does not run when the test process itself is killed.
     """
-    if sys.platform == "linux":
-        PR_SET_PDEATHSIG = 1
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Server:
@@ -107,7 +105,6 @@ class Server:
         self.is_paused = False
         self._checked_log = 0
         self._test_log = 0
-        self._has_run = False
         Server.every.append(self)
 
     def __repr__(self) -> str:
@@ -122,22 +119,13 @@ class Server:
 
     def start(self) -> Server:
         """Starts the process and returns when it answers and has loaded its data."""
-        for _ in range(5):
-            seen = len(self.log())
-            self._spawn()
-            wait_until(lambda: not self.is_running or self._answers(), self.start_limit_s, f"{self} to start")
-            if self.is_running:
-                self._has_run = True
-                return self
+        seen = len(self.log())
+        self._spawn()
+        wait_until(lambda: not self.is_running or self._answers(), self.start_limit_s, f"{self} to start")
+        if not self.is_running:
             self._forget_process()
-            output = self.log()[seen:]
-            if self._has_run or "Address already in use" not in output:
-                raise ServerError(f"{self} did not start:\n{output[-3000:]}")
-            release_port(self.port)
-            self.port = free_port()
-            if "cluster-port" in self._settings:
-                self._settings["cluster-port"] = free_port()
-        raise ServerError(f"{self} did not start in five tries")
+            raise ServerError(f"{self} did not start:\n{self.log()[seen:][-3000:]}")
+        return self
 
     def stop(self, *, save: bool = False) -> None:
         """Shuts down in order and asks for a clean exit. Nothing to do when the test ended it already."""

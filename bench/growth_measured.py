@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.crowd import CROWDS, EIGHT, Crowd, Place, clear, occupy
+from growth_crowds import CROWDS, EIGHT, Crowd, Place, clear, occupy
+from growth_operations import Operation
 from harness.docs import DOCS, sections, table
-from harness.operations import Operation
 from harness.server import Server
 from harness.settings import REPOSITORY
 

@@ -1,6 +1,6 @@
 """Every command of the module, and every event that concerns those who hold or wait, once each.
 
-An operation is done at the place that each crowd of `harness.crowd` has. What it may cost is not said here.
+An operation is done at the place that each crowd of `growth_crowds` has. What it may cost is not said here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
-from harness.crowd import HOUR, Place, request
+from growth_crowds import HOUR, Place, request
 
 # How long until a wait runs out or a hold ends that does so while it is measured.
 SOON_MS = 60
