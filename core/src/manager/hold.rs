@@ -116,7 +116,7 @@ impl LockManager {
         token: &[u8],
     ) -> Open<'a, S> {
         let mut open = Open::new(operation);
-        if self.ephemeral.has_work() {
+        if self.ephemeral.has_closed() {
             self.end_own_of_closed(&mut open, token);
         }
         open

@@ -10,54 +10,18 @@ use crate::ids::{LockId, LockIdRef};
 use crate::lock::Lock;
 use crate::mode::Mode;
 use crate::store::{LockStore, Lookup};
+use crate::wire::{self, Message};
 
 pub(super) fn id(name: &str) -> LockId {
     LockIdRef { db: 0, name: name.as_bytes() }.into()
 }
 
-/// Something that was done to a name, as a replica hears of it.
+/// Something that was done to a name, as a replica hears of it: an effect in its form for the log.
 #[derive(Clone, Debug)]
 pub(super) enum Record {
-    Effect { id: LockId, at_ms: u64, change: OwnedChange, event: Event },
+    Effect { id: LockId, line: Box<[u8]>, meta: Box<[u8]> },
     Deleted(LockId),
     Replaced(LockId, Lock),
-}
-
-/// A [`Change`] that outlives the operation it came from.
-#[derive(Clone, Debug)]
-pub(super) enum OwnedChange {
-    Hold { mode: Mode, token: Box<[u8]>, fence: u64, since_ms: u64, deadline_ms: u64, meta: Box<[u8]> },
-    Extend { token: Box<[u8]>, deadline_ms: u64 },
-    Release { token: Box<[u8]> },
-}
-
-impl From<Change<'_>> for OwnedChange {
-    fn from(change: Change<'_>) -> Self {
-        match change {
-            Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => {
-                Self::Hold { mode, token: token.into(), fence, since_ms, deadline_ms, meta: meta.into() }
-            }
-            Change::Extend { token, deadline_ms } => Self::Extend { token: token.into(), deadline_ms },
-            Change::Release { token } => Self::Release { token: token.into() },
-        }
-    }
-}
-
-impl OwnedChange {
-    fn borrow(&self) -> Change<'_> {
-        match self {
-            Self::Hold { mode, token, fence, since_ms, deadline_ms, meta } => Change::Hold {
-                mode: *mode,
-                token,
-                fence: *fence,
-                since_ms: *since_ms,
-                deadline_ms: *deadline_ms,
-                meta,
-            },
-            Self::Extend { token, deadline_ms } => Change::Extend { token, deadline_ms: *deadline_ms },
-            Self::Release { token } => Change::Release { token },
-        }
-    }
 }
 
 /// What a server does with an effect.
@@ -201,7 +165,7 @@ impl LockStore for MemoryStore {
         }
     }
 
-    fn commit(&mut self, at: usize, effect: &Effect<'_>, event: Event) {
+    fn commit(&mut self, at: usize, effect: &Effect<'_>, _: Event) {
         let Lookup::Lock(lock) = self.get(at) else { panic!("not a lock: {effect:?}") };
         assert!(effect.at_ms > 0);
         let at_ms = effect.at_ms;
@@ -225,8 +189,8 @@ impl LockStore for MemoryStore {
         }
         let id = &self.open[at];
         apply(&mut self.locks, id.as_ref(), effect);
-        let change = effect.change.into();
-        self.records.push(Record::Effect { id: id.clone(), at_ms, change, event });
+        let (line, meta) = wire::write(effect);
+        self.records.push(Record::Effect { id: id.clone(), line: line[..].into(), meta: meta.into() });
     }
 
     fn expires_ms(&self, at: usize) -> Option<u64> {
@@ -252,8 +216,8 @@ pub(super) struct Replica {
 impl Replica {
     pub(super) fn hear(&mut self, record: &Record) {
         match record {
-            Record::Effect { id, at_ms, change, .. } => {
-                let effect = Effect { at_ms: *at_ms, change: change.borrow() };
+            Record::Effect { id, line, meta } => {
+                let Some(Message::Effect(effect)) = wire::read(line, meta) else { panic!("{line:?}") };
                 apply(&mut self.locks, id.as_ref(), &effect);
             }
             Record::Deleted(id) => {
