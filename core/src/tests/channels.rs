@@ -3,7 +3,7 @@
 use super::memory_store::id;
 use super::parts::{READ, TTL_MS, WRITE, channel};
 use super::scene::Scene;
-use crate::request::{Answer, WaitPolicy, WaitResult};
+use crate::request::WaitPolicy;
 
 /// A holds `a`; B waits on channel 1, C's client waits, D waits on channel 2.
 fn mixed() -> Scene {
@@ -14,19 +14,6 @@ fn mixed() -> Scene {
     }
     scene.channel = None;
     scene
-}
-
-#[test]
-fn both_kinds_wait_in_one_queue_and_are_answered_where_they_asked() {
-    let mut scene = mixed();
-    for (token, to) in [("A", Some(1)), ("B", None), ("C", Some(2))] {
-        scene.releases("a", token);
-        let answers = scene.manager.take_answers(usize::MAX);
-        let [Answer { channel: on, result: WaitResult::Granted(_), .. }] = &answers[..] else {
-            panic!("{answers:?}");
-        };
-        assert_eq!(on.as_ref().map(|(channel, _)| channel.to_vec()), to.map(channel));
-    }
 }
 
 #[test]

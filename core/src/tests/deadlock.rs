@@ -4,7 +4,7 @@
 
 use super::heap::peak_of;
 use super::memory_store::{MemoryStore, id};
-use super::parts::{READ, WRITE, channel, request};
+use super::parts::{READ, UPGRADE, WRITE, channel, request};
 use super::scene::Scene;
 use crate::error::LockError;
 use crate::manager::Operation;
@@ -39,6 +39,7 @@ fn two_writers_that_want_each_others_lock() {
     let mut scene = Scene::after("A writes a; B writes b; A waits to write b");
     assert_eq!(cycle(&mut scene, "a", "B", WRITE), ["B at a", "A at b"]);
     assert_eq!(scene.held("b"), ["B writes"], "it keeps what it holds");
+    assert_eq!(scene.queue("a"), [""; 0], "it does not wait");
     assert_eq!(scene.tries("a", "B", WRITE), None, "not to wait is no deadlock");
     assert_eq!(scene.plays("B releases b"), ["A granted"]);
 }
@@ -50,6 +51,14 @@ fn a_reader_waits_for_one_ahead_if_a_writer_stands_between_them() {
         Scene::after("H writes a; R writes b; S waits to read a; W waits to write a; R waits to read a");
     assert_eq!(cycle(&mut scene, "b", "S", WRITE), ["S at b", "R at a"]);
     Scene::after("H writes a; R writes b; S waits to read a; R waits to read a; S waits to write b");
+}
+
+#[test]
+fn an_upgrade_that_jumps_the_queue_can_close_a_cycle_behind_it() {
+    // C waits for D, in a request for two names; a it could read, if no upgrade came before it.
+    let mut scene =
+        Scene::after("A B read a; C writes b; A waits to write b; D writes c; C waits to read a c");
+    assert_eq!(cycle(&mut scene, "a", "A", UPGRADE), ["A at b", "C at a"]);
 }
 
 #[test]

@@ -336,19 +336,6 @@ fn fences_rise_though_the_clock_steps_back() {
 }
 
 #[test]
-fn a_deadline_that_passed_counts_again_if_the_clock_steps_back_before_anything_changed() {
-    run(&[
-        (1_000, "LOCK A 10", "1000000"),
-        (1_010, "PTTL A", "no"),
-        (1_005, "PTTL A", "5"),
-        (1_005, "LOCK B 10", "no"),
-        (1_010, "LOCK B 10", "1010000"),
-        (1_005, "PTTL A", "no"),
-        (1_005, "PTTL B", "15"),
-    ]);
-}
-
-#[test]
 fn a_fence_is_the_last_one_plus_one_or_the_time_in_microseconds() {
     let mut fences = Fences::default();
     let us = |unix_us| Timestamp::new(unix_us, 77);

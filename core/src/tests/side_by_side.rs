@@ -25,7 +25,6 @@ use crate::request::WaitResult;
 /// What has been played, over all histories.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    pub(super) answers: usize,
     pub(super) grants: usize,
     pub(super) ended: usize,
     pub(super) interrupted: usize,
@@ -209,7 +208,6 @@ impl SideBySide {
         gone.iter().for_each(|id| self.model.forget(*id));
         for answer in &results {
             self.model.judge(answer, now);
-            self.tally.answers += 1;
             match &answer.result {
                 WaitResult::Granted(_) => self.tally.grants += 1,
                 WaitResult::Failed(LockError::Deadlock(_)) => self.tally.late_deadlocks += 1,
