@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 import pytest
 from driver.agent import Agent
+from driver.fixtures import StartAgent
 from driver.languages import each_language
 from driver.sections import Place, Sections
 
@@ -43,7 +44,7 @@ def _nothing_is_left(cluster: Cluster, agents: list[Agent]) -> None:
         wait_until(lambda client=client: client.info("slock")["slock_waiters"] == client.dbsize() == 0)
 
 
-def test_slots_move(available: list[str], start_agent: Callable[[str], Agent], cluster: Cluster) -> None:
+def test_slots_move(available: list[str], start_agent: StartAgent, cluster: Cluster) -> None:
     source, target = cluster.nodes[1], cluster.nodes[2]
     keys = list(islice(_keys(cluster, source, "busy"), 3))
     agents = [start_agent(name) for name in available]
@@ -74,7 +75,7 @@ def _move(cluster: Cluster, keys: list[str], source: Server, target: Server) -> 
 @pytest.mark.parametrize("where", ["here", "there"])
 @pytest.mark.parametrize("name", each_language("test_a_hold_is_released_while_its_slot_moves"))
 def test_a_hold_is_released_while_its_slot_moves(
-    name: str, where: str, start_agent: Callable[[str], Agent], cluster: Cluster
+    name: str, where: str, start_agent: StartAgent, cluster: Cluster
 ) -> None:
     """The key is still here, and its release is not redirected; or it has moved already."""
     agent, source, target = start_agent(name), cluster.nodes[0], cluster.nodes[1]
@@ -99,7 +100,7 @@ def test_a_hold_is_released_while_its_slot_moves(
 
 
 @pytest.mark.parametrize("name", each_language("test_a_prefix_in_a_cluster"))
-def test_a_prefix_in_a_cluster(name: str, start_agent: Callable[[str], Agent], cluster: Cluster) -> None:
+def test_a_prefix_in_a_cluster(name: str, start_agent: StartAgent, cluster: Cluster) -> None:
     """The hash tag is in the key, or in the prefix: then all locks are on one node."""
     for prefix, keys in (("app:", ["{job}:a", "{job}:b"]), ("{app}:", ["a", "b"])):
         agent = start_agent(name)

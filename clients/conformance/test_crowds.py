@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from driver.agent import Agent
+from driver.fixtures import GetWorld, StartAgent
 from driver.languages import LANGUAGES, each_language
 from driver.world import World
 
@@ -28,9 +29,7 @@ def _slock(world: World, field: str) -> int:
 
 
 @pytest.mark.parametrize("name", NOTIFIED)
-def test_waiters_share_connections(
-    name: str, start_agent: Callable[[str], Agent], get_world: Callable[[str], World]
-) -> None:
+def test_waiters_share_connections(name: str, start_agent: StartAgent, get_world: GetWorld) -> None:
     agent, world = start_agent(name), get_world("own")
     server, tasks = world.servers["main"], rounds(1000, 5000)
     world.call("main", "SLOCK.LOCK", "job", "other", HOUR)
@@ -62,7 +61,7 @@ AT_ONCE = 50
 
 
 def test_many_holds_are_renewed_by_one_task(
-    available: list[str], start_agent: Callable[[str], Agent], get_world: Callable[[str], World]
+    available: list[str], start_agent: StartAgent, get_world: GetWorld
 ) -> None:
     count, ttl = rounds(400, 10_000), rounds(6000, 15_000)
     names = [str(number) for number in range(count)]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from driver.agent import Agent
+from driver.fixtures import GetWorld, StartAgent
 from driver.sections import Place, Sections
 from driver.world import World
 
@@ -17,7 +17,7 @@ TTL_MS = 15_000
 
 
 @pytest.fixture
-def places(available: list[str], start_agent: Callable[[str], Agent]) -> Callable[..., list[Place]]:
+def places(available: list[str], start_agent: StartAgent) -> Callable[..., list[Place]]:
     """Opens servers in an agent of each language."""
 
     def open_in_each(operation: str, fields: dict[str, object]) -> list[Place]:
@@ -37,7 +37,7 @@ def _end(places: list[Place], world: World) -> None:
     world.wait_until_nothing_is_left()
 
 
-def test_connections_are_cut(places: Callable[..., list[Place]], get_world: Callable[[str], World]) -> None:
+def test_connections_are_cut(places: Callable[..., list[Place]], get_world: GetWorld) -> None:
     world = get_world("shared")
     with Sections(places(*world.open_fields(True)), ["job"], TASKS) as sections:
         for _ in range(rounds(15, 200)):
@@ -51,9 +51,7 @@ def test_connections_are_cut(places: Callable[..., list[Place]], get_world: Call
 @pytest.mark.skipif(
     "SLOCK_THOROUGH" not in os.environ, reason="it needs a machine of its own: make histories"
 )
-def test_twenty_contenders_for_a_quorum(
-    places: Callable[..., list[Place]], get_world: Callable[[str], World]
-) -> None:
+def test_twenty_contenders_for_a_quorum(places: Callable[..., list[Place]], get_world: GetWorld) -> None:
     world = get_world("quorum")
     operation, fields = world.open_fields()
     fields["poll"] = {"kind": "exponential", "pause_ms": 5, "most_ms": 50}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
 from driver.agent import Agent
+from driver.fixtures import StartAgent
 from driver.languages import each_language
 from driver.sections import Place, Section, Sections, longest_gap, overlaps
 from driver.sentinel import SERVICE, Sentinels
-from redis.exceptions import LockError, RedisError
-from redis.sentinel import Sentinel
 
 from harness import RawConnection, RespError, rounds, wait_until
 
@@ -41,57 +39,20 @@ def _open(agent: Agent, sentinels: Sentinels, locks: str = "l") -> None:
     agent.ask("open", locks=locks, kind="sentinel", service=SERVICE, nodes=nodes, retry_for_ms=15_000)
 
 
-class NaiveLock:
-    """Clients of redis-py that contend for its own lock, for comparison."""
-
-    def __init__(self, sentinels: Sentinels) -> None:
-        self.all: list[Section] = []
-        self._nodes = [("127.0.0.1", port) for port in sentinels.ports]
-        self._stopping = threading.Event()
-        self._threads: list[threading.Thread] = []
-
-    def __enter__(self) -> NaiveLock:
-        self.connect()
-        self.connect()
-        return self
-
-    def connect(self) -> None:
-        """Starts one more client."""
-        thread = threading.Thread(target=self._run, args=(len(self._threads),), daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(30)
-
-    def _run(self, number: int) -> None:
-        client = Sentinel(self._nodes, socket_timeout=1).master_for(SERVICE)
-        while not self._stopping.is_set():
-            try:
-                with client.lock("naive", timeout=TTL_MS / 1000, sleep=0.005, blocking_timeout=TTL_MS / 1000):
-                    start = time.monotonic()
-                    time.sleep(0.02)
-                    self.all.append(Section("naive", str(number), 0, start, time.monotonic()))
-            except (LockError, RedisError):
-                time.sleep(0.01)
-
-
 @pytest.mark.parametrize("name", each_language("test_a_planned_failover"))
-def test_a_planned_failover(name: str, start_agent: Callable[[str], Agent], sentinels: Sentinels) -> None:
+def test_a_planned_failover(name: str, start_agent: StartAgent, sentinels: Sentinels) -> None:
     found = _contend(name, start_agent, sentinels, sentinels.switch)
     assert not found, found[:3]
 
 
 @pytest.mark.parametrize("name", each_language("test_the_primary_is_killed"))
-def test_the_primary_is_killed(name: str, start_agent: Callable[[str], Agent], sentinels: Sentinels) -> None:
+def test_the_primary_is_killed(name: str, start_agent: StartAgent, sentinels: Sentinels) -> None:
     """It takes with it what its replica has not received, so that there may be overlaps. They are printed."""
     _contend(name, start_agent, sentinels, sentinels.fail_over)
 
 
 def _contend(
-    name: str, start_agent: Callable[[str], Agent], sentinels: Sentinels, fail_over: Callable[[], None]
+    name: str, start_agent: StartAgent, sentinels: Sentinels, fail_over: Callable[[], None]
 ) -> list[tuple[Section, Section]]:
     """The overlaps while the primary is replaced again and again."""
     options = {"ttl_ms": TTL_MS}
@@ -101,13 +62,12 @@ def _contend(
         _open(agent, sentinels)
     short, held = Sections(places, ["job"], 2, 0.02), Sections(places, ["held"], 1, 2.0)
     every = [short, held]
-    with short, held, NaiveLock(sentinels) as naive:
+    with short, held:
         for number in range(rounds(1, 20)):
             short.go_on()
             fail_over()
             # A client that connects now reaches the new primary. For some ten seconds the former one goes on
             # serving those that are connected, until Sentinel makes it a replica.
-            naive.connect()
             _open(second, sentinels, f"new-{number}")
             late = Sections([Place(second, options, f"new-{number}")], ["job", "held"], 2, 0.02)
             every.append(late)
@@ -122,7 +82,7 @@ def _contend(
     found, gap = overlaps(sections), longest_gap(one for one in sections if one.key == "job")
     print(
         f"{name}, {fail_over.__name__}: {len(sections)} sections, {len(found)} overlaps, gap {gap:.1f} s, "
-        f"errors {dict(errors)}; naive lock: {len(naive.all)} sections, {len(overlaps(naive.all))} overlaps"
+        f"errors {dict(errors)}"
     )
     assert {*errors} <= {*ERRORS}
     assert gap < LONGEST_GAP_SECONDS
@@ -130,9 +90,7 @@ def _contend(
 
 
 @pytest.mark.parametrize("name", each_language("test_a_primary_without_replicas_is_left"))
-def test_a_primary_without_replicas_is_left(
-    name: str, start_agent: Callable[[str], Agent], sentinels: Sentinels
-) -> None:
+def test_a_primary_without_replicas_is_left(name: str, start_agent: StartAgent, sentinels: Sentinels) -> None:
     """While it says NOREPLICAS, the library asks where the primary is."""
     agent, former = start_agent(name), sentinels.primary
     _open(agent, sentinels)

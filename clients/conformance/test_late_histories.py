@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from driver.agent import Agent, AgentError, Call
+from driver.fixtures import StartAgent
 from driver.languages import each_language, require
 from driver.late import LateProxy
 from driver.play import info_of
@@ -45,7 +46,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("name", each_language("test_late_histories"))
-def test_late_histories(name: str, server: Server, start_agent: Callable[[str], Agent]) -> None:
+def test_late_histories(name: str, server: Server, start_agent: StartAgent) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     require(name)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from driver.agent import Agent, AgentError
+from driver.fixtures import GetWorld, StartAgent
 from driver.languages import LANGUAGES, each_language
 from driver.world import World
 
@@ -63,7 +62,7 @@ def _uses_everything(agent: Agent, world: World) -> None:
 
 @pytest.mark.parametrize("name", each_language("test_a_library_can_do_everything_as_its_user"))
 def test_a_library_can_do_everything_as_its_user(
-    name: str, start_agent: Callable[[str], Agent], get_world: Callable[[str], World]
+    name: str, start_agent: StartAgent, get_world: GetWorld
 ) -> None:
     agent, world = start_agent(name), get_world("replica")
     assert world.call("main", "ACL", "SETUSER", USER, *example_lines()[USER].split()) == "OK"

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from driver.agent import Agent, AgentError
+from driver.fixtures import GetWorld, StartAgent
 from driver.languages import each_language
 from driver.world import World
 
@@ -70,7 +71,7 @@ class Handover:
 
 @pytest.mark.parametrize("name", each_language("test_cancelled_at_the_moment_of_the_grant"))
 def test_cancelled_at_the_moment_of_the_grant(
-    name: str, start_agent: Callable[[str], Agent], get_world: Callable[[str], World]
+    name: str, start_agent: StartAgent, get_world: GetWorld
 ) -> None:
     handover = Handover(start_agent(name), get_world("shared"), False)
     dice, granted = random.Random(1), 0
@@ -88,9 +89,7 @@ def test_cancelled_at_the_moment_of_the_grant(
 
 
 @pytest.mark.parametrize("name", each_language("test_cut_at_the_moment_of_the_grant"))
-def test_cut_at_the_moment_of_the_grant(
-    name: str, start_agent: Callable[[str], Agent], get_world: Callable[[str], World]
-) -> None:
+def test_cut_at_the_moment_of_the_grant(name: str, start_agent: StartAgent, get_world: GetWorld) -> None:
     world = get_world("shared")
     handover = Handover(start_agent(name), world, True)
     dice = random.Random(1)
@@ -103,7 +102,7 @@ def test_cut_at_the_moment_of_the_grant(
 
 @pytest.mark.parametrize("name", each_language("test_many_cancelled_acquisitions_leave_nothing"))
 def test_many_cancelled_acquisitions_leave_nothing(
-    name: str, start_agent: Callable[[str], Agent], get_world: Callable[[str], World]
+    name: str, start_agent: StartAgent, get_world: GetWorld
 ) -> None:
     agent, world, dice = start_agent(name), get_world("shared"), random.Random(1)
     operation, servers = world.open_fields()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from driver.agent import Agent, Call
+from driver.fixtures import GetWorld, StartAgent
 from driver.world import World
 
 from harness import rounds
@@ -15,7 +14,7 @@ PERMITS = 3
 
 
 @pytest.fixture
-def agents(available: list[str], start_agent: Callable[[str], Agent]) -> list[Agent]:
+def agents(available: list[str], start_agent: StartAgent) -> list[Agent]:
     return [start_agent(name) for name in available for _ in range(2)]
 
 
@@ -26,7 +25,7 @@ def _start(agents: list[Agent], world: World, **fields: object) -> list[Call]:
     return [agent.start("work", locks="l", tasks=TASKS, ttl_ms=20_000, **fields) for agent in agents]
 
 
-def test_additions_under_the_write_lock(agents: list[Agent], get_world: Callable[[str], World]) -> None:
+def test_additions_under_the_write_lock(agents: list[Agent], get_world: GetWorld) -> None:
     world = get_world("shared")
     additions = rounds(1, 20)
     work = {"key": "lock", "counter": "counter", "mode": "write", "additions": additions}
@@ -36,7 +35,7 @@ def test_additions_under_the_write_lock(agents: list[Agent], get_world: Callable
     _end(agents, world)
 
 
-def test_a_limit_is_never_passed(agents: list[Agent], get_world: Callable[[str], World]) -> None:
+def test_a_limit_is_never_passed(agents: list[Agent], get_world: GetWorld) -> None:
     world = get_world("shared")
     additions = rounds(1, 20)
     work = {"key": "pool", "counter": "inside", "mode": "read", "limit": PERMITS, "additions": additions}

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,9 @@ def _go(_: bool) -> list[str]:
     return [_go_agent("go", "./internal/agent/goredis")]
 
 
-def _rueidis(base: str) -> Callable[[bool], list[str]]:
-    def command(optimized: bool) -> list[str]:
-        _is_asked_for(optimized)
-        return [_go_agent("go/rueidis", "./agent"), base]
-
-    return command
+def _rueidis(base: str, optimized: bool) -> list[str]:
+    _is_asked_for(optimized)
+    return [_go_agent("go/rueidis", "./agent"), base]
 
 
 @functools.cache
@@ -113,33 +111,21 @@ def _is_asked_for(optimized: bool) -> None:
         )
 
 
-def _node_redis(optimized: bool) -> list[str]:
+def _node(base: str, optimized: bool) -> list[str]:
     _is_asked_for(optimized)
     _run([str(CLIENTS.parent / "scripts/node-library")], CLIENTS.parent)
-    return ["node", str(CLIENTS / "node/conformance_agent.mjs"), "node-redis"]
+    return ["node", str(CLIENTS / "node/conformance_agent.mjs"), base]
 
 
-def _ioredis(optimized: bool) -> list[str]:
-    return [*_node_redis(optimized)[:-1], "ioredis"]
-
-
-def _java(base: str) -> Callable[[bool], list[str]]:
-    def command(optimized: bool) -> list[str]:
-        folder = CLIENTS / "java"
-        if not (folder / "agent").exists():
-            raise Unavailable("clients/java has no agent")
-        _is_asked_for(optimized)
-        if not shutil.which("javac") or not shutil.which("mvn"):
-            raise Unavailable("javac and mvn are not installed")
-        # It starts soon, and what is measured is compiled well.
-        options = (
-            ["-Xmx256m"]
-            if optimized
-            else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", "-Xmx256m"]
-        )
-        return ["java", *options, "-cp", _java_classes(), "example.slock.agent.Agent", base]
-
-    return command
+def _java(base: str, optimized: bool) -> list[str]:
+    if not (CLIENTS / "java/agent").exists():
+        raise Unavailable("clients/java has no agent")
+    _is_asked_for(optimized)
+    if not shutil.which("javac") or not shutil.which("mvn"):
+        raise Unavailable("javac and mvn are not installed")
+    # It starts soon, and what is measured is compiled well.
+    soon = [] if optimized else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k"]
+    return ["java", *soon, "-Xmx256m", "-cp", _java_classes(), "example.slock.agent.Agent", base]
 
 
 @functools.cache
@@ -169,12 +155,12 @@ LANGUAGES = {
         # Commands can go over a connection of the program's: multiplexed, or manager.
         Language("rust", _rust, {"api": os.environ.get("SLOCK_RUST_API", "client")}),
         Language("go", _go),
-        Language("rueidis", _rueidis("rueidis")),
-        Language("valkey-go", _rueidis("valkey-go")),
-        Language("node-redis", _node_redis),
-        Language("ioredis", _ioredis),
-        Language("lettuce", _java("lettuce")),
-        Language("jedis", _java("jedis")),
+        Language("rueidis", partial(_rueidis, "rueidis")),
+        Language("valkey-go", partial(_rueidis, "valkey-go")),
+        Language("node-redis", partial(_node, "node-redis")),
+        Language("ioredis", partial(_node, "ioredis")),
+        Language("lettuce", partial(_java, "lettuce")),
+        Language("jedis", partial(_java, "jedis")),
     )
 }
 

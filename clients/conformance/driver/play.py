@@ -6,6 +6,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,25 +84,8 @@ class Play:
     # --- steps
 
     def _step(self, step: Step) -> None:
-        kinds: dict[str, Callable[[Step], None]] = {
-            "op": self._op,
-            "await": self._await,
-            "cancel": self._cancel,
-            "handoff": self._handoff,
-            "pending": self._pending,
-            "command": self._command,
-            "info": self._info,
-            "calls": self._calls,
-            "valid": self._valid,
-            "forge": self._forge,
-            "password": self._password,
-            "server": self._server,
-            "proxy": self._proxy,
-            "agent": self._agent,
-            "repeat": self._repeat,
-        }
         kind = next(iter(step))
-        kinds[kind](step)
+        getattr(self, f"_{kind}")(step)
         for key, expected in step.get("then", {}).items():
             self._info({"info": key, "until": True, "expect": expected})
 
@@ -250,16 +234,12 @@ class Play:
             problem = mismatch(step["expect"], found, self._values) if "expect" in step else ""
 
         look()
-        if step.get("until"):
-            end = time.monotonic() + step.get("seconds", TIMEOUT_SECONDS)
-            while problem and time.monotonic() < end:
-                time.sleep(POLL_SECONDS)
-                look()
-        elif "stays_ms" in step:
-            end = time.monotonic() + resolve(step["stays_ms"], self._values) / 1000
-            while not problem and time.monotonic() < end:
-                time.sleep(POLL_SECONDS)
-                look()
+        until, stays_ms = step.get("until"), resolve(step.get("stays_ms", 0), self._values)
+        seconds = step.get("seconds", TIMEOUT_SECONDS) if until else stays_ms / 1000
+        end = time.monotonic() + seconds
+        while bool(problem) == bool(until) and time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
+            look()
         assert not problem, problem
         if "command" in step and "expect" not in step:
             assert found == "OK" or (isinstance(found, int) and found > 0), found
@@ -296,21 +276,15 @@ class Play:
             server = self.world.servers[name]
             settings = {keyword.replace("-", "_"): value for keyword, value in step.get("with", {}).items()}
             self.world.forget_connections(name)
-            match step["server"]:
-                case "pause":
-                    server.pause()
-                case "resume":
-                    server.resume()
-                case "kill":
-                    server.kill9()
-                case "start":
-                    server.start()
-                case "restart with data":
-                    server.restart(save=True, **settings)
-                case "restart empty":
-                    server.restart(kill=True, **settings)
-                case other:
-                    raise AssertionError(f"unknown: {other}")
+            actions = {
+                "pause": server.pause,
+                "resume": server.resume,
+                "kill": server.kill9,
+                "start": server.start,
+                "restart with data": partial(server.restart, save=True, **settings),
+                "restart empty": partial(server.restart, kill=True, **settings),
+            }
+            actions[step["server"]]()
 
     def _proxy(self, step: Step) -> None:
         proxy = self.world.proxy
@@ -330,15 +304,10 @@ class Play:
                 proxy.add(action, step["of"], step.get("times", 1))
 
     def _agent(self, step: Step) -> None:
-        match step["agent"]:
-            case "kill":
-                self.agent.kill()
-                self._started = {n: one for n, one in self._started.items() if isinstance(one, RawWaiter)}
-                self._holds.clear()
-            case "pause":
-                self.agent.pause()
-            case "resume":
-                self.agent.resume()
+        {"kill": self.agent.kill, "pause": self.agent.pause, "resume": self.agent.resume}[step["agent"]]()
+        if step["agent"] == "kill":
+            self._started = {n: one for n, one in self._started.items() if isinstance(one, RawWaiter)}
+            self._holds.clear()
 
     def _repeat(self, step: Step) -> None:
         for number in range(resolve(step["repeat"], self._values)):

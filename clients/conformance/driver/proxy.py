@@ -92,7 +92,7 @@ class Proxy:
 
     def cut_listeners(self) -> None:
         """The client loses its listening connections. The server learns of it at `let_go`."""
-        self._call(self._cut_listeners)
+        self._call(lambda: [link.cut_listener() for link in self._links])
 
     def let_go(self) -> None:
         """What is kept back goes on its way, late requests first, and nothing more is kept back."""
@@ -101,14 +101,14 @@ class Proxy:
 
     def cut(self) -> None:
         """Cuts all connections."""
-        self._call(self._cut)
+        self._call(lambda: [link.cut() for link in list(self._links)])
 
     def reset(self) -> None:
         """Forgets the rules, the delay and the late requests, and cuts all connections."""
         self.delay_s = 0.0
         self._call(self._late.clear)
         self._call(self._release)
-        self._call(self._cut)
+        self.cut()
         self._call(self._rules.clear)
 
     def close(self) -> None:
@@ -137,14 +137,6 @@ class Proxy:
         for link in self._links:
             link.end_of_client.set()
 
-    def _cut(self) -> None:
-        for link in list(self._links):
-            link.cut()
-
-    def _cut_listeners(self) -> None:
-        for link in self._links:
-            link.cut_listener()
-
     async def _deliver_kept(self) -> None:
         while self._late:
             await self.deliver(self._late.pop(0))
@@ -166,6 +158,7 @@ class Proxy:
             await asyncio.sleep(0.001)
 
     def keep(self, request: bytes) -> None:
+        """The server reads it later."""
         self._late.append(request)
 
     def rule_for(self, words: list[str]) -> Rule | None:

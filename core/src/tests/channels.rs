@@ -1,33 +1,19 @@
 //! Requests that are answered on a channel, beside those whose clients are answered.
 
 use super::memory_store::id;
-use super::scene::{READ, Scene, TTL_MS, WRITE, channel, one};
-use crate::ids::HoldRef;
-use crate::request::{Answer, WaitPolicy, WaitResult};
+use super::parts::{READ, TTL_MS, WRITE, channel};
+use super::scene::Scene;
+use crate::request::WaitPolicy;
 
 /// A holds `a`; B waits on channel 1, C's client waits, D waits on channel 2.
 fn mixed() -> Scene {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", WRITE);
+    let mut scene = Scene::after("A writes a");
     for (token, on) in [("B", Some(1)), ("C", None), ("D", Some(2))] {
         scene.channel = on;
         scene.waits("a", token, WRITE);
     }
     scene.channel = None;
     scene
-}
-
-#[test]
-fn both_kinds_wait_in_one_queue_and_are_answered_where_they_asked() {
-    let mut scene = mixed();
-    for (token, to) in [("A", Some(1)), ("B", None), ("C", Some(2))] {
-        scene.releases("a", token);
-        let answers = scene.manager.take_answers(usize::MAX);
-        let [Answer { channel: on, result: WaitResult::Granted(_), .. }] = &answers[..] else {
-            panic!("{answers:?}");
-        };
-        assert_eq!(on.as_ref().map(|(channel, _)| channel.to_vec()), to.map(channel));
-    }
 }
 
 #[test]
@@ -44,8 +30,7 @@ fn asked_again_a_request_keeps_its_place_and_takes_what_is_new() {
     let answers = scene.manager.take_answers(usize::MAX);
     assert_eq!(answers[0].channel, Some((channel(7).into(), b"B"[..].into())));
     // Its limit is the new one too, and may let it in.
-    let mut scene = Scene::new();
-    scene.takes("a", "A", READ);
+    let mut scene = Scene::after("A reads a");
     (scene.channel, scene.limit) = (Some(1), Some(1));
     let first = scene.waits("a", "B", READ);
     assert!(scene.news().is_empty());
@@ -67,17 +52,15 @@ fn what_nobody_would_hear_leaves_without_an_answer_and_the_next_is_served() {
     for is_told in [false, true] {
         let mut scene = mixed();
         scene.channel = Some(1);
-        scene.takes("b", "A", WRITE);
-        scene.waits("b", "X", WRITE);
+        scene.plays("A writes b; X waits to write b");
         scene.clients.deaf.insert(channel(1));
         if is_told {
             scene.manager.channel_closed(&channel(1));
             scene.serves();
             assert_eq!((scene.queue("a"), scene.queue("b")), (vec!["C".into(), "D".into()], vec![]));
         }
-        scene.releases("a", "A");
-        assert_eq!(scene.news(), ["C granted"]);
-        assert_eq!(scene.queue("b"), Vec::<String>::new(), "all of the channel leave");
+        assert_eq!(scene.plays("A releases a"), ["C granted"]);
+        assert_eq!(scene.queue("b"), [""; 0], "all of the channel leave");
         assert_eq!(scene.manager.counters.no_subscriber, 2);
         assert!(scene.manager.waitlist().channels(None).next() == Some(&channel(2).into()));
     }
@@ -86,8 +69,7 @@ fn what_nobody_would_hear_leaves_without_an_answer_and_the_next_is_served() {
 #[test]
 fn an_ephemeral_request_ends_with_the_connection_that_asked_and_others_do_not() {
     let mut scene = mixed();
-    scene.channel = Some(1);
-    scene.connection = Some(7);
+    (scene.channel, scene.connection) = (Some(1), Some(7));
     scene.waits("a", "E", WRITE);
     scene.closes(7);
     assert_eq!(scene.queue("a"), ["B", "C", "D"]);
@@ -98,8 +80,7 @@ fn an_ephemeral_request_ends_with_the_connection_that_asked_and_others_do_not() 
         scene.happens("a", super::memory_store::MemoryStore::delete);
         scene.closes(7);
     });
-    ["B", "C", "D"].iter().for_each(|token| scene.releases("a", token));
-    assert_eq!(scene.news(), ["E timed out", "B granted", "C granted", "D granted"]);
+    assert_eq!(scene.news(), ["E timed out", "B granted"]);
     assert!(scene.store.lock(&id("b")).is_none());
 }
 
@@ -107,27 +88,20 @@ fn an_ephemeral_request_ends_with_the_connection_that_asked_and_others_do_not() 
 #[test]
 #[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn a_channel_with_many_requests_leaves_in_slices() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", WRITE);
+    let mut scene = Scene::after("A writes a");
     scene.channel = Some(1);
     for number in 0..1_000 {
         scene.waits("a", &format!("t{number}"), WRITE);
     }
-    scene.manager.channel_closed(&channel(1));
-    let (now, lock) = (scene.now(), id("a"));
-    assert_eq!(
-        scene.manager.release(one(&mut scene.store, now, &lock.as_ref()), HoldRef::of(b"A"), None),
-        Ok(1)
-    );
     let mut slices = 0;
-    while scene.manager.has_work() {
-        let (now, mut left) = (scene.now(), 50);
-        scene.manager.serve_queues(&mut scene.store, &mut scene.clients, &mut || {
-            left -= 1;
-            (left > 0).then_some(now)
-        });
-        slices += 1;
-    }
+    scene.in_one_turn(|scene| {
+        scene.manager.channel_closed(&channel(1));
+        scene.releases("a", "A");
+        while scene.manager.has_work() {
+            scene.serves_a_slice(50);
+            slices += 1;
+        }
+    });
     assert!(slices > 10 && scene.news().is_empty());
     assert_eq!(scene.manager.counters.no_subscriber, 1_000);
 }
@@ -135,8 +109,7 @@ fn a_channel_with_many_requests_leaves_in_slices() {
 /// Somebody asks again on the channel while those before are still leaving it.
 #[test]
 fn a_channel_that_closes_twice_before_anybody_has_left_it() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", WRITE);
+    let mut scene = Scene::after("A writes a");
     scene.channel = Some(1);
     scene.in_one_turn(|scene| {
         for token in ["B", "C"] {

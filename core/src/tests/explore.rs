@@ -7,9 +7,6 @@
 //! Two states are the same if the same facts decide how they go on ([`describe`]): who holds and waits, in which order,
 //! how long yet, what is still to be looked at. Owners and names that change places make no other state. A fingerprint
 //! of 128 bits stands for the facts, so that millions of states fit in memory.
-//!
-//! (A library for this, such as stateright, wants states that can be cloned, hashed and sent to other threads. The manager
-//! shares tokens by `Rc`, and knows them by where they are.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,10 +19,11 @@ use std::time::{Duration, Instant};
 use hashbrown::HashSet;
 use hashbrown::hash_map::{Entry, HashMap};
 
+use super::deeds::{Deed, describe};
 use super::history::{id_of, token_number};
 use super::random::Random;
 use super::side_by_side::SideBySide;
-use super::small_worlds::{Deed, OWNERS, SmallWorld, Step, Turns, WORLDS, describe};
+use super::small_worlds::{OWNERS, SmallWorld, Step, Turns, WORLDS};
 use crate::lock::Lock;
 use crate::mode::Mode;
 
@@ -76,12 +74,8 @@ impl Exploration {
             transitions: AtomicU64::new(0),
             spent: Duration::ZERO,
         };
-        new.is_new(fingerprint(&mut new.start(), world.names));
+        new.is_new(fingerprint(&mut SideBySide::new(), world.names));
         new
-    }
-
-    fn start(&self) -> SideBySide {
-        SideBySide::new()
     }
 
     fn is_new(&self, fingerprint: u128) -> bool {
@@ -112,7 +106,7 @@ impl Exploration {
     }
 
     fn play(&self, way: &[usize]) -> (SideBySide, Vec<Deed>) {
-        let (mut both, mut past) = (self.start(), Vec::new());
+        let (mut both, mut past) = (SideBySide::new(), Vec::new());
         for step in way {
             let deeds = self.deeds(&both, *step).expect("it could happen before");
             deeds.iter().for_each(|deed| deed.happens(&mut both));
@@ -123,7 +117,7 @@ impl Exploration {
 
     /// The same state once more, whose past is known to be as it should.
     fn copy(&self, of: &SideBySide, past: &[Deed]) -> SideBySide {
-        let mut copy = self.start();
+        let mut copy = SideBySide::new();
         past.iter().for_each(|deed| deed.happens_again(&mut copy.world));
         copy.model = of.model.clone();
         (copy.connections, copy.channels) = (of.connections, of.channels);
@@ -224,7 +218,7 @@ impl Exploration {
         let mut way = self.way_to(failure.node);
         way.push(failure.step);
         let mut told = format!("{}: a shortest history that breaks a promise:\n", self.world.title);
-        let (mut both, mut number) = (self.start(), 0);
+        let (mut both, mut number) = (SideBySide::new(), 0);
         let again = caught(|| {
             for step in &way {
                 for deed in self.deeds(&both, *step).expect("it could happen before") {

@@ -1,10 +1,9 @@
 //! The bytes of a stored lock: golden, canonical, and closed to everything else.
 
-use proptest::collection::vec;
-use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 use super::heap::{growth_of, peak_of};
-use super::random::rounds;
+use super::random::{Random, rounds};
 use crate::format::{Malformed, VERSION, decode, encode};
 use crate::limits::{META_MAX_BYTES, NUMBER_MAX, TOKEN_MAX_BYTES};
 use crate::lock::{Holder, Lock};
@@ -24,24 +23,11 @@ fn lock(mode: Mode, holders: Vec<Holder>) -> Lock {
     Lock::from_parts(mode, holders).expect("consistent parts")
 }
 
-/// Bytes from hexadecimal digits; white store is ignored.
+/// Bytes from hexadecimal digits; spaces are ignored.
 fn hex(digits: &str) -> Vec<u8> {
     let digits: Vec<u8> = digits.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     let pairs = digits.chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
     pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
-}
-
-/// The same, with a piece of so many equal bytes wherever the digits say `*`.
-fn hex_with(digits: &str, pieces: &[(u8, usize)]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for (at, part) in digits.split('*').enumerate() {
-        if at > 0 {
-            let (byte, count) = pieces[at - 1];
-            bytes.extend(std::iter::repeat_n(byte, count));
-        }
-        bytes.extend(hex(part));
-    }
-    bytes
 }
 
 #[track_caller]
@@ -90,80 +76,61 @@ fn golden_one_writer_with_a_binary_token_and_metadata() {
 
 #[test]
 fn golden_three_readers_with_lengths_and_numbers_at_the_borders_of_an_integers_size() {
-    let golden = hex_with(
-        "01 00 03
-         fa * fa        fb fb00     fb ffff       fa *
-         fb fb00 * fb fb00  fc 00000100  fc ffffffff  fb fb00 *
-         fb ff00 * fc 00000100  fd 0000000001000000  fd ffffffffffff1f00  00",
-        &[(b'a', 250), (b'x', 250), (b'b', 251), (b'y', 251), (b'c', 255)],
-    );
-    assert_golden(&three_readers(), &golden);
+    let golden = [
+        &hex("01 00 03 fa")[..],
+        &[b'a'; 250],
+        &hex("fa fb fb00 fb ffff fa"),
+        &[b'x'; 250],
+        &hex("fb fb00"),
+        &[b'b'; 251],
+        &hex("fb fb00 fc 00000100 fc ffffffff fb fb00"),
+        &[b'y'; 251],
+        &hex("fb ff00"),
+        &[b'c'; 255],
+        &hex("fc 00000100 fd 0000000001000000 fd ffffffffffff1f00 00"),
+    ];
+    assert_golden(&three_readers(), &golden.concat());
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "a crowd takes hours there")]
-fn golden_three_hundred_readers() {
-    let readers = many_readers(300);
-    let bytes = encode(&readers);
-    assert_eq!(bytes[..5], hex("01 00 fb 2c01"));
-    // FNV-1a, 64 bits.
-    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    assert_eq!((bytes.len(), hash), GOLDEN_THREE_HUNDRED);
-    assert!(decode(&bytes).unwrap() == readers);
-}
-
-const GOLDEN_THREE_HUNDRED: (usize, u64) = (12_195, 5_728_962_035_992_911_390);
-
-#[test]
-fn equal_locks_have_equal_bytes_whatever_led_to_them() {
+fn equal_locks_have_equal_bytes_which_are_as_documented() {
     for count in [1, 2, 15, 16, 17, 40, CROWD] {
         let forward = many_readers(count);
-        let mut parts: Vec<Holder> = forward.holders().cloned().collect();
-        parts.reverse();
-        let backward = lock(Mode::Read, parts);
+        let parts: Vec<Holder> = forward.holders().cloned().collect();
+        let backward = lock(Mode::Read, parts.iter().rev().cloned().collect());
         assert!(forward == backward);
         assert_eq!(encode(&forward), encode(&backward), "{count} readers");
+        assert_eq!(raw(0, &parts), encode(&forward));
     }
 }
 
-fn any_holder() -> impl Strategy<Value = Holder> {
-    let number =
-        prop_oneof![0..=300_u64, 65_530..=65_540_u64, (1_u64 << 32) - 3..=(1 << 32) + 3, 0..=NUMBER_MAX];
-    let fence = number.clone().prop_map(|fence| fence.max(1));
-    (vec(any::<u8>(), 1..=TOKEN_MAX_BYTES), fence, number.clone(), number, vec(any::<u8>(), 0..60)).prop_map(
-        |(token, fence, since_ms, deadline_ms, meta)| holder(&token, fence, since_ms, deadline_ms, &meta),
-    )
+/// A lock of a few readers or one writer, with numbers about the borders of an integer's size.
+fn any_lock(random: &mut Random) -> Lock {
+    let is_write = random.chance(25);
+    let number = |random: &mut Random| {
+        let (low, high) =
+            random.pick(&[(0, 300), (65_530, 65_540), ((1 << 32) - 3, (1 << 32) + 3), (0, NUMBER_MAX)]);
+        random.within(low, high)
+    };
+    let bytes = |random: &mut Random, least: usize, most: usize| -> Vec<u8> {
+        (0..least + random.below(most - least + 1)).map(|_| random.next() as u8).collect()
+    };
+    let mut holders = BTreeMap::new();
+    for nth in 0..if is_write { 1 } else { 1 + random.below(40) as u8 } {
+        let token = [vec![nth], bytes(random, 0, TOKEN_MAX_BYTES - 1)].concat();
+        let (fence, since_ms, deadline_ms) = (number(random).max(1), number(random), number(random));
+        holders.insert(fence, holder(&token, fence, since_ms, deadline_ms, &bytes(random, 0, 60)));
+    }
+    lock(if is_write { Mode::Write } else { Mode::Read }, holders.into_values().collect())
 }
 
-fn any_lock() -> impl Strategy<Value = Lock> {
-    let readers = vec(any_holder(), 1..40).prop_filter_map("unique", |all| Lock::from_parts(Mode::Read, all));
-    prop_oneof![
-        any_holder().prop_map(|one| lock(Mode::Write, vec![one])),
-        any_holder().prop_map(|one| lock(Mode::Read, vec![one])),
-        readers
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: rounds(300) as u32, failure_persistence: None, ..ProptestConfig::default() })]
-
-    /// What is encoded decodes to the same lock, which has the same bytes again.
-    #[test]
-    fn what_goes_out_comes_back(lock in any_lock()) {
+#[test]
+fn what_goes_out_comes_back() {
+    for seed in 0..rounds(500) as u64 {
+        let lock = any_lock(&mut Random::new(seed));
         let bytes = encode(&lock);
         let again = decode(&bytes).expect("what was encoded decodes");
-        prop_assert!(again == lock);
-        prop_assert_eq!(encode(&again), bytes);
-    }
-
-    /// Random bytes after a right beginning are never taken for a lock unless they are one.
-    #[test]
-    fn noise_is_refused_or_canonical(noise in vec(any::<u8>(), 0..40), start in 0..4_usize) {
-        let mut bytes = hex("01 01 01 01")[..start].to_vec();
-        bytes.extend(noise);
-        refused_or_canonical(&bytes);
+        assert!(again == lock && encode(&again) == bytes, "seed {seed}");
     }
 }
 
@@ -199,67 +166,48 @@ fn specimens() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_flipped_bit_is_refused_or_makes_another_lock() {
+fn damaged_bytes_are_refused_or_make_another_lock() {
     let (mut refused, mut taken) = (0, 0);
     for bytes in specimens() {
+        let mut flipped = bytes.clone();
         for at in (0..bytes.len() * 8).step_by(STEP) {
-            let mut flipped = bytes.clone();
             flipped[at / 8] ^= 1 << (at % 8);
             match refused_or_canonical(&flipped) {
                 true => refused += 1,
                 false => taken += 1,
             }
+            flipped[at / 8] = bytes[at / 8];
         }
     }
     assert!(refused > 500 / STEP && taken > 500 / STEP, "{refused} refused, {taken} taken");
-}
-
-#[test]
-fn a_replaced_byte_is_refused_or_makes_another_lock() {
     for bytes in [&specimens()[0], &specimens()[5]] {
-        for at in (0..bytes.len()).step_by(STEP) {
-            for byte in 0..=255 {
-                let mut changed = bytes.clone();
-                changed[at] = byte;
-                refused_or_canonical(&changed);
-            }
+        for at in (0..bytes.len() * 256).step_by(STEP) {
+            let mut changed = bytes.clone();
+            changed[at / 256] = (at % 256) as u8;
+            refused_or_canonical(&changed);
         }
     }
 }
 
 #[test]
-fn every_truncation_is_refused() {
+fn shorter_and_longer_bytes_and_other_versions_are_refused() {
+    assert_eq!(VERSION, 1);
     assert_eq!(decode(&[]), Err(Malformed::Empty));
+    assert_eq!(decode(&[2]), Err(Malformed::Version(2)));
+    assert_eq!(decode(&[1]), Err(Malformed::Syntax));
     for bytes in specimens() {
         for len in (1..bytes.len()).step_by(STEP) {
             assert!(decode(&bytes[..len]).is_err(), "{len} of {} bytes", bytes.len());
         }
-    }
-}
-
-#[test]
-fn every_extension_is_refused() {
-    for bytes in specimens() {
         for extra in (0..=255).step_by(STEP) {
-            let longer = [&bytes[..], &[extra]].concat();
-            assert_eq!(decode(&longer), Err(Malformed::Syntax));
+            assert_eq!(decode(&[&bytes[..], &[extra]].concat()), Err(Malformed::Syntax));
         }
         assert_eq!(decode(&[&bytes[..], &bytes[..]].concat()), Err(Malformed::Syntax));
-    }
-}
-
-#[test]
-fn other_versions_are_refused() {
-    assert_eq!(VERSION, 1);
-    for bytes in specimens() {
         for version in [0, 2, 3, 128, 255] {
-            let mut other = bytes.clone();
-            other[0] = version;
+            let other = [&[version], &bytes[1..]].concat();
             assert_eq!(decode(&other), Err(Malformed::Version(version)));
         }
     }
-    assert_eq!(decode(&[2]), Err(Malformed::Version(2)));
-    assert_eq!(decode(&[1]), Err(Malformed::Syntax));
 }
 
 /// Writes what [`encode`] would, but also what it never would.
@@ -284,14 +232,6 @@ fn raw(writer: u8, holders: &[Holder]) -> Vec<u8> {
         bytes.extend(holder.meta());
     }
     bytes
-}
-
-#[test]
-fn the_bytes_are_as_documented() {
-    for lock in [one_writer(), three_readers(), many_readers(CROWD)] {
-        let holders: Vec<Holder> = lock.holders().cloned().collect();
-        assert_eq!(raw(u8::from(lock.mode() == Mode::Write), &holders), encode(&lock));
-    }
 }
 
 #[test]
@@ -332,15 +272,11 @@ fn contradictions_and_broken_limits_are_refused() {
     for (what, bytes) in fine {
         assert!(!refused_or_canonical(&bytes), "{what}");
     }
-}
-
-#[test]
-fn duplicates_are_refused_in_a_crowd_too() {
     let mut crowd: Vec<Holder> = many_readers(40).holders().cloned().collect();
     assert!(!refused_or_canonical(&raw(0, &crowd)));
     let twice = &crowd[39];
     crowd[39] = Holder::new(crowd[3].token(), twice.meta(), twice.fence, twice.since_ms(), twice.deadline_ms);
-    assert_eq!(decode(&raw(0, &crowd)), Err(Malformed::Inconsistent));
+    assert_eq!(decode(&raw(0, &crowd)), Err(Malformed::Inconsistent), "a token twice in a crowd");
 }
 
 #[test]
@@ -397,15 +333,11 @@ fn huge_lengths_are_refused_without_room_being_made_for_them() {
 #[test]
 #[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn a_lock_knows_how_much_memory_it_takes() {
-    for count in [1, 2, 8, 16] {
-        let bytes = encode(&many_readers(count));
-        let (lock, growth) = growth_of(|| Box::new(decode(&bytes).unwrap()));
-        assert_eq!(lock.heap_bytes(), growth.unsigned_abs(), "{count} readers");
-    }
-    for count in [17, 100, 3_000] {
+    for count in [1, 2, 8, 16, 17, 100, 3_000] {
         let bytes = encode(&many_readers(count));
         let (lock, growth) = growth_of(|| Box::new(decode(&bytes).unwrap()));
         let (stated, real) = (lock.heap_bytes(), growth.unsigned_abs());
-        assert!(stated.abs_diff(real) <= real / 4, "{count} readers: {stated} stated, {real} real");
+        let tolerated = if count > 16 { real / 4 } else { 0 };
+        assert!(stated.abs_diff(real) <= tolerated, "{count} readers: {stated} stated, {real} real");
     }
 }

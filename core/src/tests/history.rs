@@ -1,48 +1,19 @@
-//! Random histories: a manager with its locks and two clocks, and what can happen to it.
+//! What can happen to a manager with its locks and two clocks.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::num::{NonZeroU32, NonZeroU64};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
 
 use super::memory_store::MemoryStore;
-use super::random::Random;
-use super::scene::{TestClients, channel, one, several};
+use super::parts::{TestClients, channel};
 use crate::error::LockError;
 use crate::ids::{ConnectionId, HoldRef, LockId, LockIdRef, RequestId};
-use crate::limits::NUMBER_MAX;
 use crate::lock::{Holder, Lock};
-use crate::manager::LockManager;
+use crate::manager::{LockManager, Operation};
 use crate::mode::{Mode, Want};
 use crate::request::{AcquireOutcome, Claim, Extension, ReplyTo, Request, Terms, WaitPolicy};
 use crate::time::Timestamp;
-
-/// Whether a history is printed while it is played.
-#[derive(Clone, Copy)]
-pub(super) enum Telling {
-    Silent,
-    Aloud,
-}
-
-impl Telling {
-    pub(super) fn tell(self, what: impl FnOnce() -> String) {
-        if matches!(self, Self::Aloud) {
-            eprintln!("{}", what());
-        }
-    }
-}
-
-/// Plays a history for each seed. One that fails is played again, aloud.
-pub(super) fn with_seeds(seeds: std::ops::Range<u64>, mut play: impl FnMut(u64, Telling)) {
-    for seed in seeds {
-        let result = catch_unwind(AssertUnwindSafe(|| play(seed, Telling::Silent)));
-        if result.is_err() {
-            eprintln!("the history with seed {seed}:");
-            play(seed, Telling::Aloud);
-            panic!("the history with seed {seed} went well the second time");
-        }
-    }
-}
 
 pub(super) const BASE_MS: u64 = 1_700_000_000_000;
 const BASE_MONOTONIC_MS: u64 = 5_000;
@@ -50,7 +21,7 @@ const BASE_MONOTONIC_MS: u64 = 5_000;
 /// Names and tokens are numbers here. The last token never asks: locks come from elsewhere with it.
 pub(super) const TOKENS: [&str; 9] = ["A", "B", "C", "D", "E", "F", "G", "H", "stranger"];
 const STRANGER: usize = TOKENS.len() - 1;
-const WORDS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+pub(super) const WORDS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 /// Each word in database 0, then each in database 1.
 pub(super) const NAMES: usize = 2 * WORDS.len();
 
@@ -95,21 +66,13 @@ pub(super) struct Asked {
 /// The users of a history.
 pub(super) const USERS: [&str; 3] = ["ann", "bob", "eve"];
 
-/// A hold somewhere, as far as an owner knows it: its name, token and fence.
-pub(super) type KnownHold = (usize, usize, u64);
-
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Ask(Asked),
     Release {
-        name: usize,
-        token: usize,
-        mode: Option<Mode>,
-        fence: Option<u64>,
-    },
-    ReleaseAll {
         names: Vec<usize>,
         token: usize,
+        mode: Option<Mode>,
         fence: Option<u64>,
     },
     Extend {
@@ -136,11 +99,12 @@ pub(super) enum Op {
         token: usize,
         ms: u64,
     },
-    /// The user of this token loses the permission to go on, or has it back.
+    /// The user of this token loses the permission to go on.
     Deny(usize),
+    /// It has it back.
+    Allow(usize),
     /// Nobody listens to this channel any more; whether the manager is told.
     Deafen(u32, bool),
-    Allow(usize),
     /// The connection closes; its requests, given here, are cancelled.
     Close(ConnectionId, Vec<RequestId>),
     Delete(usize),
@@ -154,6 +118,22 @@ pub(super) enum Op {
     StartGrace(u64),
     EndWaits,
     Probe,
+}
+
+impl Op {
+    /// The names and the token of a command.
+    pub(super) fn about(&self) -> Option<(&[usize], usize)> {
+        match self {
+            Self::Ask(Asked { names, token, .. })
+            | Self::Release { names, token, .. }
+            | Self::Extend { names, token, .. }
+            | Self::End { names, token, .. } => Some((names, *token)),
+            Self::Downgrade { name, token, .. } | Self::Cancel { name, token } => {
+                Some((slice::from_ref(name), *token))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What a command answers at once.
@@ -236,15 +216,17 @@ impl World {
 
     /// Makes it happen. What was done to a key without the manager is marked, not served.
     pub(super) fn does(&mut self, op: &Op) -> Reply {
+        let Some((names, token)) = op.about() else {
+            self.happens(op);
+            return Reply::Nothing;
+        };
         let operations = self.store.operations;
-        let (now, manager, store) = (self.now(), &mut self.manager, &mut self.store);
-        let bytes = |token: &usize| TOKENS[*token].as_bytes();
-        let hold = |token: &usize, fence: &Option<u64>| HoldRef { token: bytes(token), fence: *fence };
-        let db_of = |names: &[usize]| id_of(names[0]).db;
-        let mut opens = 1;
+        let (now, manager) = (self.now(), &mut self.manager);
+        let (db, words, token) = (id_of(names[0]).db, words_of(names), TOKENS[token].as_bytes());
+        let open = Operation::new(&mut self.store, now, db, &words);
+        let hold = |fence: &Option<u64>| HoldRef { token, fence: *fence };
         let result = match op {
             Op::Ask(asked) => {
-                let (db, names) = (db_of(&asked.names), words_of(&asked.names));
                 let channel = asked.channel.map(channel);
                 let user = USERS[asked.user].as_bytes();
                 let user = || Some(user.into());
@@ -257,46 +239,29 @@ impl World {
                     is_ephemeral: asked.connection.is_some(),
                     counts_keys: false,
                 };
-                let claim = Claim { token: bytes(&asked.token), meta: asked.meta.as_deref(), terms };
+                let claim = Claim { token, meta: asked.meta.as_deref(), terms };
                 let on_channel = |channel| ReplyTo::Channel { channel, tag: &asked.tag };
                 let reply_to = channel.as_deref().map_or(ReplyTo::Client, on_channel);
                 let asked = Request { claim, wait: asked.wait, reply_to, user: &user };
-                manager.acquire(several(store, now, db, &names), &asked).map(|outcome| match outcome {
+                manager.acquire(open, &asked).map(|outcome| match outcome {
                     AcquireOutcome::Granted(fence) => Reply::Granted(fence),
                     AcquireOutcome::Refused => Reply::Refused,
                     AcquireOutcome::Waiting(request) => Reply::Waiting(request),
                 })
             }
-            Op::Release { name, token, mode, fence } => {
-                let released = manager.release(one(store, now, &id_of(*name)), hold(token, fence), *mode);
-                released.map(Reply::Count)
+            Op::Release { mode, fence, .. } => manager.release(open, hold(fence), *mode).map(Reply::Count),
+            Op::Extend { extension, fence, .. } => {
+                manager.extend(open, hold(fence), *extension).map(|done| Reply::Count(usize::from(done)))
             }
-            Op::ReleaseAll { names, token, fence } => manager
-                .release(several(store, now, db_of(names), &words_of(names)), hold(token, fence), None)
-                .map(Reply::Count),
-            Op::Extend { names, token, extension, fence } => manager
-                .extend(several(store, now, db_of(names), &words_of(names)), hold(token, fence), *extension)
-                .map(|done| Reply::Count(usize::from(done))),
-            Op::Downgrade { name, token, ttl_ms, fence } => {
-                let hold = hold(token, fence);
-                manager.downgrade(one(store, now, &id_of(*name)), hold, *ttl_ms).map(Reply::Granted)
+            Op::Downgrade { ttl_ms, fence, .. } => {
+                manager.downgrade(open, hold(fence), *ttl_ms).map(Reply::Granted)
             }
-            Op::Cancel { name, token } => {
-                opens = 0;
-                Ok(Reply::Count(manager.cancel(id_of(*name), bytes(token))))
-            }
-            Op::End { names, token, ms } => manager
-                .end(several(store, now, db_of(names), &words_of(names)), bytes(token), *ms)
-                .map(Reply::Count),
-            _ => {
-                opens = 0;
-                self.happens(op);
-                Ok(Reply::Nothing)
-            }
+            Op::Cancel { name, .. } => Ok(Reply::Count(manager.cancel(id_of(*name), token))),
+            Op::End { ms, .. } => manager.end(open, token, *ms).map(Reply::Count),
+            _ => unreachable!("{op:?} is no command"),
         };
-        if !matches!(op, Op::Probe) {
-            assert_eq!(self.store.operations - operations, opens, "each name is looked at once: {op:?}");
-        }
+        let opens = usize::from(!matches!(op, Op::Cancel { .. }));
+        assert_eq!(self.store.operations - operations, opens, "each name is looked at once: {op:?}");
         result.unwrap_or_else(Reply::Error)
     }
 
@@ -360,175 +325,5 @@ impl World {
             }
             _ => unreachable!("{op:?} is a command"),
         }
-    }
-}
-
-/// What owners mostly do in a history.
-pub(super) struct Habits {
-    /// In each database.
-    pub(super) names: usize,
-    pub(super) databases: usize,
-    pub(super) tokens: usize,
-    pub(super) longest_ttl_ms: u64,
-    pub(super) percent_readers: u64,
-    pub(super) percent_many: u64,
-    pub(super) percent_waiting: u64,
-    pub(super) percent_ephemeral: u64,
-    /// Of the readers.
-    pub(super) percent_limited: u64,
-    pub(super) percent_channels: u64,
-    /// What happens to keys and clocks; with none of it no connection closes either.
-    pub(super) percent_strange: u64,
-}
-
-impl Habits {
-    pub(super) fn draw(random: &mut Random) -> Self {
-        Self {
-            names: random.pick(&[1, 2, 3, 4, 6]),
-            databases: random.pick(&[1, 1, 2]),
-            tokens: 3 + random.below(6),
-            longest_ttl_ms: random.pick(&[5, 30, 10_000, 10_000]),
-            percent_readers: random.pick(&[20, 50, 50, 80]),
-            percent_many: random.pick(&[0, 20, 40]),
-            percent_waiting: random.pick(&[60, 80, 95]),
-            percent_ephemeral: random.pick(&[0, 30, 80]),
-            percent_limited: random.pick(&[0, 0, 30, 90]),
-            percent_channels: random.pick(&[0, 50, 100]),
-            percent_strange: random.pick(&[0, 3, 8, 20]),
-        }
-    }
-
-    fn name(&self, random: &mut Random) -> usize {
-        random.below(self.databases) * WORDS.len() + random.below(self.names)
-    }
-
-    fn names(&self, random: &mut Random) -> Vec<usize> {
-        let is_many = self.names > 1 && random.chance(self.percent_many);
-        let first = random.below(self.databases) * WORDS.len();
-        let words = random.some_of(self.names, if is_many { 4 } else { 1 });
-        words.into_iter().map(|word| first + word).collect()
-    }
-
-    fn asked(
-        &self,
-        random: &mut Random,
-        connections: &[ConnectionId],
-        channels: &[u32],
-        holds: &[KnownHold],
-    ) -> Asked {
-        let upgrades = random.chance(12);
-        let names = if upgrades { vec![self.name(random)] } else { self.names(random) };
-        let mode = if random.chance(self.percent_readers) { Mode::Read } else { Mode::Write };
-        let wait = if !random.chance(self.percent_waiting) {
-            WaitPolicy::NoWait
-        } else if random.chance(40) {
-            WaitPolicy::Timeout(random.within(1, 2 * self.longest_ttl_ms))
-        } else {
-            WaitPolicy::Forever
-        };
-        let wait = if !upgrades && random.chance(5) { WaitPolicy::OnlyRefresh } else { wait };
-        let only_refreshes = wait == WaitPolicy::OnlyRefresh;
-        let is_ephemeral = !upgrades && !only_refreshes && random.chance(self.percent_ephemeral);
-        let token = random.below(self.tokens);
-        let fence = fence(random, holds, names[0], token).filter(|_| upgrades);
-        Asked {
-            names,
-            token,
-            want: if upgrades { Want::Upgrade } else { Want::Hold(mode) },
-            ttl_ms: self.ttl_ms(random),
-            meta: (!upgrades && random.chance(20)).then(|| vec![b'm'; random.below(3)]),
-            wait,
-            limit: (!upgrades && mode == Mode::Read && random.chance(self.percent_limited))
-                .then(|| random.pick(&[1, 1, 2, 3]))
-                .and_then(NonZeroU32::new),
-            connection: is_ephemeral.then(|| random.pick(connections)),
-            channel: (!only_refreshes && random.chance(self.percent_channels)).then(|| random.pick(channels)),
-            tag: vec![b't', random.below(256) as u8],
-            fence,
-            user: if random.chance(80) { 0 } else { random.below(USERS.len()) },
-        }
-    }
-
-    /// Often one of two, so that two requests of a token ask for the same; rarely more than there is.
-    fn ttl_ms(&self, random: &mut Random) -> u64 {
-        match random.below(60) {
-            0 if self.percent_strange > 0 => NUMBER_MAX,
-            0..=20 => self.longest_ttl_ms,
-            21..=40 => self.longest_ttl_ms.div_ceil(3),
-            _ => random.within(1, self.longest_ttl_ms),
-        }
-    }
-
-    /// The next thing to happen, given the requests that wait (with their connections), the connections that are
-    /// open, and the holds.
-    pub(super) fn op(
-        &self,
-        random: &mut Random,
-        waiting: &[(RequestId, Option<ConnectionId>)],
-        connections: &[ConnectionId],
-        channels: &[u32],
-        holds: &[KnownHold],
-    ) -> Op {
-        let name = self.name(random);
-        if random.chance(self.percent_strange) {
-            let mode = if random.chance(50) { Mode::Read } else { Mode::Write };
-            return match random.below(17) {
-                0 | 1 => Op::Delete(name),
-                2 => Op::Retype(name),
-                3 => Op::MoveAway(name),
-                4 | 5 => Op::ComeBack(name),
-                6 => Op::Replace(name, mode, random.within(1, self.longest_ttl_ms)),
-                7 if self.databases > 1 => Op::SwapDatabases,
-                8 => Op::StepWallClock(random.within(0, 2_000 * self.longest_ttl_ms) as i64),
-                9 => Op::StepWallClock(-(random.within(0, 1_000 * self.longest_ttl_ms) as i64)),
-                10 if random.chance(20) => Op::StartGrace(random.within(1, 60)),
-                11 => Op::EndWaits,
-                12 => Op::Deny(random.below(self.tokens)),
-                13 => Op::Allow(random.below(self.tokens)),
-                14 | 15 => Op::Deafen(random.pick(channels), random.chance(50)),
-                _ => Op::Probe,
-            };
-        }
-        if self.percent_strange > 0 && random.chance(self.percent_ephemeral / 6) {
-            let gone = random.pick(connections);
-            let theirs = waiting.iter().filter(|(_, connection)| *connection == Some(gone));
-            return Op::Close(gone, theirs.map(|(request, _)| *request).collect());
-        }
-        let (token, ttl_ms) = (random.below(self.tokens), self.ttl_ms(random));
-        match random.below(20) {
-            0..=2 => {
-                let mode = random.pick(&[None, Some(Mode::Read), Some(Mode::Write)]);
-                Op::Release { name, token, mode, fence: fence(random, holds, name, token) }
-            }
-            3 | 4 => {
-                let names = self.names(random);
-                let fence = fence(random, holds, names[0], token);
-                Op::ReleaseAll { names, token, fence }
-            }
-            5 => {
-                let names = self.names(random);
-                let fence = fence(random, holds, names[0], token);
-                let extension = random.pick(&[Extension::To(ttl_ms), Extension::AtLeastTo(ttl_ms)]);
-                Op::Extend { names, token, extension, fence }
-            }
-            6 => Op::Downgrade { name, token, ttl_ms, fence: fence(random, holds, name, token) },
-            7 if random.chance(15) => Op::Cancel { name, token },
-            7 if random.chance(15) => {
-                Op::End { names: self.names(random), token, ms: random.within(1, self.longest_ttl_ms) }
-            }
-            7 if !waiting.is_empty() => Op::Abandon(random.pick(waiting).0),
-            8 if !waiting.is_empty() => Op::TimeOut(random.pick(waiting).0),
-            _ => Op::Ask(self.asked(random, connections, channels, holds)),
-        }
-    }
-}
-
-/// What an owner may name: nothing, its own fence, somebody's, or nobody's.
-fn fence(random: &mut Random, holds: &[KnownHold], name: usize, token: usize) -> Option<u64> {
-    match random.below(10) {
-        0..=4 => None,
-        5..=7 => holds.iter().find(|hold| (hold.0, hold.1) == (name, token)).map(|hold| hold.2),
-        8 if !holds.is_empty() => Some(random.pick(holds).2),
-        _ => Some(1),
     }
 }

@@ -1,15 +1,19 @@
 //! Commands that come late: a fence says which hold they mean, nothing but an extension ends a hold earlier, and a
-//! token whose acquisition was ended gets no new hold.
+//! token whose acquisition was ended gets no new hold. (`locking.rs` has the same of one name, in tables.)
 
-use super::memory_store::{MemoryStore, id};
-use super::scene::{READ, Scene, TTL_MS, UPGRADE, WRITE, ms, one, several};
+use super::memory_store::MemoryStore;
+use super::parts::{READ, TTL_MS, UPGRADE, WRITE, ms};
+use super::scene::Scene;
 use crate::error::LockError;
 use crate::ids::{HoldRef, LockIdRef};
+use crate::lock::{Holder, Lock};
+use crate::manager::Operation;
+use crate::mode::{Mode, Want};
 use crate::request::{AcquireOutcome, Extension, WaitPolicy};
 use crate::revoked_tokens::{ENTRIES, RevokedTokens};
 
 /// Asks to refresh only: the fence, or `None`.
-fn refreshes(scene: &mut Scene, names: &str, token: &str, want: crate::mode::Want) -> Option<u64> {
+fn refreshes(scene: &mut Scene, names: &str, token: &str, want: Want) -> Option<u64> {
     match scene.asks(names, token, want, TTL_MS, WaitPolicy::OnlyRefresh) {
         Ok(AcquireOutcome::Granted(fence)) => Some(fence),
         Ok(AcquireOutcome::Refused) => None,
@@ -17,78 +21,28 @@ fn refreshes(scene: &mut Scene, names: &str, token: &str, want: crate::mode::Wan
     }
 }
 
-#[test]
-fn with_a_fence_only_those_of_several_holds_are_released_that_have_it() {
-    let mut scene = Scene::new();
-    let first = scene.takes("a b", "A", WRITE);
-    scene.takes("c", "A", READ);
-    scene.releases("b", "A");
-    let second = scene.takes("b", "A", WRITE);
-    scene.fence = Some(first);
-    assert_eq!(scene.releases_all("a b c d", "A"), 1);
-    assert_eq!((scene.held("a").len(), scene.held("b").len(), scene.held("c").len()), (0, 1, 1));
-    scene.fence = Some(second);
-    assert_eq!(scene.releases_all("a b c d", "A"), 1);
-    assert_eq!(scene.held("c"), ["A reads"]);
-}
-
-#[test]
-fn with_a_fence_all_of_several_holds_are_extended_that_have_it_or_none() {
-    let mut scene = Scene::new();
-    let fence = scene.takes_for("a b", "A", WRITE, 100);
-    scene.takes_for("c", "A", WRITE, 100);
-    let now = scene.now();
-    for (names, fence, extended, left_ms) in [
-        (&[&b"a"[..], b"b"][..], fence + 1, false, 100),
-        (&[b"a", b"b", b"c"], fence, false, 100),
-        (&[b"a", b"b"], fence, true, 70),
-    ] {
-        let hold = HoldRef { token: b"A", fence: Some(fence) };
-        let records = scene.store.records.len();
-        assert_eq!(
-            scene.manager.extend(several(&mut scene.store, now, 0, names), hold, Extension::To(70)),
-            Ok(extended)
-        );
-        assert_eq!(scene.store.records.len() > records, extended);
-        assert_eq!(scene.hold("a", "A").unwrap().deadline_ms - scene.wall_ms(), left_ms);
-    }
-    assert_eq!(scene.hold("c", "A").unwrap().deadline_ms - scene.wall_ms(), 100);
+/// How long the token still holds each of these names.
+fn left_ms<const N: usize>(scene: &Scene, names: [&str; N]) -> [u64; N] {
+    names.map(|name| scene.hold(name, "A").unwrap().deadline_ms - scene.wall_ms())
 }
 
 /// Each of the holds moves by itself; where none moves there is no effect.
 #[test]
-fn an_extension_to_at_least_never_ends_a_hold_earlier() {
-    let mut scene = Scene::new();
-    scene.takes_for("a", "A", WRITE, 100);
-    scene.takes_for("b", "A", READ, 300);
+fn an_extension_to_at_least_never_ends_a_hold_earlier_and_neither_does_a_grant() {
+    let mut scene = Scene::after("A writes a for 100; A reads b for 300");
     let now = scene.now();
-    for (ttl_ms, left_ms, effects) in [(50, [100, 300], 0), (200, [200, 300], 1), (400, [400, 400], 2)] {
+    for (ttl_ms, left, effects) in [(50, [100, 300], 0), (200, [200, 300], 1), (400, [400, 400], 2)] {
         let records = scene.store.records.len();
         let (names, to): ([&[u8]; 2], _) = ([b"a", b"b"], Extension::AtLeastTo(ttl_ms));
-        assert_eq!(
-            scene.manager.extend(several(&mut scene.store, now, 0, &names), HoldRef::of(b"A"), to),
-            Ok(true)
-        );
+        let names = Operation::new(&mut scene.store, now, 0, &names);
+        assert_eq!(scene.manager.extend(names, HoldRef::of(b"A"), to), Ok(true));
         assert_eq!(scene.store.records.len() - records, effects);
-        let left = ["a", "b"].map(|name| scene.hold(name, "A").unwrap().deadline_ms - scene.wall_ms());
-        assert_eq!(left, left_ms);
+        assert_eq!(left_ms(&scene, ["a", "b"]), left);
     }
-}
-
-/// Not even a new hold of several names, one of which the token holds already.
-#[test]
-fn no_grant_ends_a_hold_of_its_token_earlier() {
-    let mut scene = Scene::new();
-    scene.takes_for("a", "A", WRITE, 900);
-    let fence = scene.takes_for("a b", "A", WRITE, 100);
-    assert_eq!(scene.hold("a", "A").unwrap().fence, fence);
-    let left = ["a", "b"].map(|name| scene.hold(name, "A").unwrap().deadline_ms - scene.wall_ms());
-    assert_eq!(left, [900, 100]);
-    scene.takes("c", "B", WRITE);
-    scene.waits_with("a c", "A", WRITE, 100, WaitPolicy::Forever);
-    scene.releases("c", "B");
-    assert_eq!(scene.news(), ["A granted"]);
-    assert_eq!(scene.hold("a", "A").unwrap().deadline_ms - scene.wall_ms(), 900);
+    let mut scene =
+        Scene::after("A writes a for 900; A writes a b for 100; B writes c; A waits to write a c for 100");
+    assert_eq!(scene.plays("B releases c"), ["A granted"]);
+    assert_eq!(left_ms(&scene, ["a", "b", "c"]), [900, 100, 100]);
 }
 
 #[test]
@@ -96,8 +50,7 @@ fn a_refresh_alone_needs_one_hold_of_all_names_in_its_mode() {
     let mut scene = Scene::new();
     let fence = scene.takes("a b", "A", WRITE);
     let other = scene.takes("c", "A", WRITE);
-    scene.takes("d", "A", READ);
-    scene.waits("a", "W", WRITE);
+    scene.plays("A reads d; W waits to write a");
     let records = scene.store.records.len();
     for (names, want) in [
         ("e", WRITE),
@@ -118,36 +71,9 @@ fn a_refresh_alone_needs_one_hold_of_all_names_in_its_mode() {
     scene.now_ms += 1;
     assert_eq!(refreshes(&mut scene, "b a", "A", WRITE), Some(fence));
     assert_eq!(refreshes(&mut scene, "c", "A", WRITE), Some(other));
-    assert_eq!(scene.hold("a", "A").unwrap().deadline_ms, scene.wall_ms() + TTL_MS);
+    assert_eq!(left_ms(&scene, ["a"]), [TTL_MS]);
     scene.happens("e", MemoryStore::replace_by_other_type);
     assert_eq!(scene.asks("a e", "A", WRITE, 9, WaitPolicy::OnlyRefresh), Err(LockError::WrongType));
-}
-
-#[test]
-fn an_upgrade_with_a_fence_means_that_hold_or_refreshes_the_writer() {
-    let mut scene = Scene::new();
-    let read = scene.takes("a", "A", READ);
-    scene.fence = Some(read + 1);
-    assert_eq!(scene.is_refused("a", "A", UPGRADE), LockError::NotHeld);
-    assert_eq!(scene.held("a"), ["A reads"]);
-    scene.fence = Some(read);
-    let written = scene.takes("a", "A", UPGRADE);
-    assert_eq!(scene.takes("a", "A", UPGRADE), written, "repeated, it tells the new fence");
-}
-
-#[test]
-fn a_downgrade_with_a_fence_means_that_hold_or_refreshes_the_reader() {
-    let mut scene = Scene::new();
-    let written = scene.takes("a", "A", WRITE);
-    let now = scene.now();
-    let mut downgrade = |fence| {
-        let hold = HoldRef { token: b"A", fence: Some(fence) };
-        scene.manager.downgrade(one(&mut scene.store, now, &id("a").as_ref()), hold, TTL_MS)
-    };
-    assert_eq!(downgrade(written + 1), Err(LockError::NotHeld));
-    let read = downgrade(written).unwrap();
-    assert!(read > written);
-    assert_eq!(downgrade(written), Ok(read), "repeated, it tells the new fence");
 }
 
 /// By another grant of the token the hold that was to be upgraded has become another one.
@@ -156,29 +82,23 @@ fn a_waiting_upgrade_looks_at_its_fence_again_at_the_grant() {
     for names_fence in [false, true] {
         let mut scene = Scene::new();
         let fence = scene.takes("a", "A", READ);
-        scene.takes("a", "B", READ);
-        scene.takes("b", "C", WRITE);
+        scene.plays("B reads a; C writes b");
         scene.fence = Some(fence).filter(|_| names_fence);
         scene.waits("a", "A", UPGRADE);
         scene.fence = None;
-        scene.waits("a b", "A", READ);
-        scene.releases("b", "C");
+        let news = scene.plays("A waits to read a b; C releases b");
         assert_ne!(scene.hold("a", "A").unwrap().fence, fence);
-        assert_eq!(scene.news(), if names_fence { &["A granted", "A NotHeld"][..] } else { &["A granted"] });
-        scene.releases("a", "B");
-        assert_eq!(scene.news(), if names_fence { &[][..] } else { &["A granted"] });
+        assert_eq!(news, if names_fence { &["A granted", "A NotHeld"][..] } else { &["A granted"] });
+        assert_eq!(scene.plays("B releases a"), if names_fence { &[][..] } else { &["A granted"] });
     }
 }
 
 #[test]
 fn the_end_of_an_acquisition_withdraws_releases_and_revokes() {
-    let mut scene = Scene::new();
-    scene.takes("a", "H", WRITE);
-    scene.takes("b", "A", READ);
-    scene.waits("a", "A", WRITE);
-    scene.waits("c a", "A", READ);
-    scene.waits("a", "B", WRITE);
-    scene.waits("b", "C", WRITE);
+    let mut scene = Scene::after(
+        "H writes a; A reads b; A waits to write a; A waits to read c a; B waits to write a; \
+         C waits to write b",
+    );
     assert_eq!(scene.ends("a b", "A", 100), 1);
     assert_eq!(scene.news(), ["A timed out", "A timed out", "C granted"]);
     assert_eq!((scene.held("b"), scene.queue("a")), (vec!["C writes".to_owned()], vec!["B".to_owned()]));
@@ -192,14 +112,11 @@ fn the_end_of_an_acquisition_withdraws_releases_and_revokes() {
             assert_eq!(scene.asks(names, "A", want, TTL_MS, wait), refused(99), "{names}");
         }
     }
-    scene.releases("a", "H");
-    assert_eq!(scene.news(), ["B granted"]);
+    assert_eq!(scene.plays("H releases a"), ["B granted"]);
     scene.releases("a", "B");
     assert_eq!(scene.asks("a", "A", WRITE, TTL_MS, WaitPolicy::NoWait), refused(99), "free or not");
     assert_eq!(refreshes(&mut scene, "a", "A", WRITE), None);
-    scene.takes("c", "A", WRITE);
-    scene.takes("a", "B", WRITE);
-    scene.releases("a", "B");
+    scene.plays("A writes c; B writes a; B releases a");
     assert_eq!(scene.manager.counters.revoked_requests, 7);
     scene.now_ms += 98;
     assert_eq!(scene.asks("a", "A", WRITE, TTL_MS, WaitPolicy::NoWait), refused(1));
@@ -207,11 +124,25 @@ fn the_end_of_an_acquisition_withdraws_releases_and_revokes() {
     scene.takes("a", "A", WRITE);
 }
 
+/// A key that comes from elsewhere may give a revoked token a hold. It can be refreshed, and not upgraded.
+#[test]
+fn a_revoked_holder_refreshes_and_gets_nothing_new() {
+    let mut scene = Scene::new();
+    assert_eq!((scene.ends("a", "A", 100), scene.ends("a", "A", 1)), (0, 0), "the longer one counts");
+    let (since_ms, deadline_ms) = (scene.wall_ms(), scene.wall_ms() + 900);
+    scene.happens("a", |store, lock| {
+        let holder = Holder::new(b"A", b"", 1, since_ms, deadline_ms);
+        store.replace(lock, Lock::from_parts(Mode::Read, vec![holder]).unwrap());
+    });
+    scene.now_ms += 50;
+    assert_eq!(scene.tries("a", "A", READ), Some(1));
+    let upgraded = scene.asks("a", "A", UPGRADE, TTL_MS, WaitPolicy::NoWait);
+    assert_eq!(upgraded, Err(LockError::Revoked(50)));
+}
+
 #[test]
 fn repeated_while_the_token_is_revoked_the_end_replies_as_it_did_first() {
-    let mut scene = Scene::new();
-    scene.takes("a b", "A", WRITE);
-    scene.takes("c", "B", WRITE);
+    let mut scene = Scene::after("A writes a b; B writes c");
     assert_eq!(scene.ends("a b c", "A", 100), 2);
     let records = scene.store.records.len();
     scene.takes("a", "B", WRITE);
@@ -228,49 +159,24 @@ fn repeated_while_the_token_is_revoked_the_end_replies_as_it_did_first() {
 
 #[test]
 fn the_end_changes_nothing_if_one_of_the_names_has_another_type() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", WRITE);
-    scene.takes("b", "B", WRITE);
-    scene.waits("b", "A", WRITE);
+    let mut scene = Scene::after("A writes a; B writes b; A waits to write b");
     scene.happens("c", MemoryStore::replace_by_other_type);
     let (now, names): (_, [&[u8]; 3]) = (scene.now(), [b"a", b"b", b"c"]);
-    let ended = scene.manager.end(several(&mut scene.store, now, 0, &names), b"A", 100);
+    let ended = scene.manager.end(Operation::new(&mut scene.store, now, 0, &names), b"A", 100);
     assert_eq!(ended, Err(LockError::WrongType));
     assert_eq!((scene.held("a"), scene.queue("b")), (vec!["A writes".to_owned()], vec!["A".to_owned()]));
-    scene.takes("d", "A", WRITE);
-    scene.releases("b", "B");
-    assert_eq!(scene.news(), ["A granted"]);
-}
-
-fn lock(db: i32, name: &[u8]) -> LockIdRef<'_> {
-    LockIdRef { db, name }
-}
-
-#[test]
-fn a_token_is_revoked_for_one_name_of_one_database() {
-    let mut revoked = RevokedTokens::default();
-    assert!(!revoked.revoke(lock(0, b"a"), b"bc", ms(10), 10, false));
-    for (db, name, token, left_ms) in [
-        (0, &b"a"[..], &b"bc"[..], Some(5)),
-        (1, b"a", b"bc", None),
-        (0, b"ab", b"c", None),
-        (0, b"a", b"b", None),
-        (0, b"", b"abc", None),
-    ] {
-        assert_eq!(revoked.left_ms(lock(db, name), token, ms(15)), left_ms);
-    }
-    assert_eq!(revoked.left_ms(lock(0, b"a"), b"bc", ms(20)), None);
+    assert_eq!(scene.plays("A writes d; B releases b"), ["A granted"]);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn the_table_of_revoked_tokens_does_not_grow_and_counts_what_it_forgets() {
     let mut revoked = RevokedTokens::default();
-    let token = |number: usize| number.to_be_bytes();
+    let (token, lock) = (|number: usize| number.to_be_bytes(), LockIdRef { db: 0, name: b"a" });
     let is_revoked =
-        |revoked: &RevokedTokens, number| revoked.left_ms(lock(0, b"a"), &token(number), ms(10)).is_some();
+        |revoked: &RevokedTokens, number| revoked.left_ms(lock, &token(number), ms(10)).is_some();
     for number in 0..ENTRIES {
-        assert!(!revoked.revoke(lock(0, b"a"), &token(number), ms(10), 90, false));
+        assert!(!revoked.revoke(lock, &token(number), ms(10), 90, false));
         assert!(is_revoked(&revoked, number), "the last one is always there");
     }
     let left = (0..ENTRIES).filter(|number| is_revoked(&revoked, *number)).count();
@@ -278,6 +184,6 @@ fn the_table_of_revoked_tokens_does_not_grow_and_counts_what_it_forgets() {
     assert!(left > ENTRIES / 2, "{left} are left");
     // One whose time is up is not forgotten, but over.
     let before = revoked.overwritten;
-    (0..100).for_each(|number| _ = revoked.revoke(lock(0, b"b"), &token(number), ms(100), 0, false));
+    (0..100).for_each(|number| _ = revoked.revoke(lock, &token(number), ms(100), 0, false));
     assert_eq!(revoked.overwritten, before);
 }

@@ -1,30 +1,28 @@
 //! `LIMIT`: readers beside at most so many others, as a semaphore.
 
-use super::scene::{READ, Scene, UPGRADE, WRITE};
-use crate::request::WaitPolicy;
+use super::parts::READ;
+use super::scene::Scene;
 
 #[test]
 fn a_limit_lets_in_so_many_in_strict_order() {
     let mut scene = Scene::new();
     scene.limit = Some(2);
-    scene.takes("a", "A", READ);
-    scene.takes("a", "B", READ);
+    scene.plays("A B read a");
     assert_eq!(scene.tries("a", "C", READ), None);
-    scene.takes("a", "A", READ);
-    scene.waits("a", "C", READ);
+    scene.plays("A reads a; C waits to read a");
     scene.limit = None;
-    scene.waits("a", "D", READ);
+    scene.plays("D waits to read a");
     scene.limit = Some(3);
-    scene.waits("a", "E", READ);
-    scene.releases("a", "A");
-    assert_eq!(scene.news(), ["C granted", "D granted"], "D has no limit, and E finds three others");
+    scene.plays("E waits to read a");
+    assert_eq!(
+        scene.plays("A releases a"),
+        ["C granted", "D granted"],
+        "D has no limit, E finds three others"
+    );
     scene.limit = None;
-    scene.waits("a", "F", WRITE);
-    scene.releases("a", "B");
-    assert_eq!(scene.news(), ["E granted"]);
+    assert_eq!(scene.plays("F waits to write a; B releases a"), ["E granted"]);
     assert_eq!(scene.held("a"), ["C reads", "D reads", "E reads"]);
-    ["C", "D", "E"].iter().for_each(|token| scene.releases("a", token));
-    assert_eq!(scene.news(), ["F granted"]);
+    assert_eq!(scene.plays("C D E release a"), ["F granted"]);
 }
 
 /// The deadline that makes room is not the first: with four that read, a limit of 2 needs three to go.
@@ -45,29 +43,12 @@ fn time_alone_makes_room_at_the_right_deadline() {
     }
 }
 
-#[test]
-fn a_limit_closes_no_cycle() {
-    let mut scene = Scene::new();
-    scene.limit = Some(1);
-    scene.takes("a", "A", READ);
-    scene.takes("b", "B", READ);
-    scene.waits("b", "A", READ);
-    scene.waits_with("a", "B", READ, 100, WaitPolicy::Timeout(50));
-    scene.serves_at(scene.now_ms + 50);
-    assert_eq!(scene.news(), ["B timed out"]);
-}
-
-/// B stands behind nobody but the limit; when A becomes the writer, B waits for A.
+/// A limit closes no cycle. When A becomes the writer, B waits for A.
 #[test]
 fn an_upgrade_beside_a_limited_reader_is_looked_at() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", READ);
-    scene.takes("b", "B", WRITE);
-    scene.waits("b", "A", WRITE);
+    let mut scene = Scene::after("A reads a; B writes b; A waits to write b");
     scene.limit = Some(1);
-    scene.waits("a", "B", READ);
+    assert_eq!(scene.plays("B waits to read a"), [""; 0]);
     scene.limit = None;
-    scene.takes("a", "A", UPGRADE);
-    let news = scene.news();
-    assert!(news.len() == 1 && news[0].starts_with("B Deadlock"), "{news:?}");
+    assert!(scene.plays("A upgrades a").concat().starts_with("B Deadlock"));
 }

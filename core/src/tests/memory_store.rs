@@ -10,53 +10,25 @@ use crate::ids::{LockId, LockIdRef};
 use crate::lock::Lock;
 use crate::mode::Mode;
 use crate::store::{LockStore, Lookup};
+use crate::wire::{self, Message};
 
 pub(super) fn id(name: &str) -> LockId {
     LockIdRef { db: 0, name: name.as_bytes() }.into()
 }
 
-/// Something that was done to a name, as a replica hears of it.
+/// Something that was done to a name, as a replica hears of it: an effect in its form for the log.
 #[derive(Clone, Debug)]
 pub(super) enum Record {
-    Effect { id: LockId, at_ms: u64, change: OwnedChange, event: Event },
+    Effect { id: LockId, line: Box<[u8]>, meta: Box<[u8]> },
     Deleted(LockId),
     Replaced(LockId, Lock),
 }
 
-/// A [`Change`] that outlives the operation it came from.
-#[derive(Clone, Debug)]
-pub(super) enum OwnedChange {
-    Hold { mode: Mode, token: Box<[u8]>, fence: u64, since_ms: u64, deadline_ms: u64, meta: Box<[u8]> },
-    Extend { token: Box<[u8]>, deadline_ms: u64 },
-    Release { token: Box<[u8]> },
-}
-
-impl From<Change<'_>> for OwnedChange {
-    fn from(change: Change<'_>) -> Self {
-        match change {
-            Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => {
-                Self::Hold { mode, token: token.into(), fence, since_ms, deadline_ms, meta: meta.into() }
-            }
-            Change::Extend { token, deadline_ms } => Self::Extend { token: token.into(), deadline_ms },
-            Change::Release { token } => Self::Release { token: token.into() },
-        }
-    }
-}
-
-impl OwnedChange {
-    fn borrow(&self) -> Change<'_> {
-        match self {
-            Self::Hold { mode, token, fence, since_ms, deadline_ms, meta } => Change::Hold {
-                mode: *mode,
-                token,
-                fence: *fence,
-                since_ms: *since_ms,
-                deadline_ms: *deadline_ms,
-                meta,
-            },
-            Self::Extend { token, deadline_ms } => Change::Extend { token, deadline_ms: *deadline_ms },
-            Self::Release { token } => Change::Release { token },
-        }
+impl Record {
+    fn effect(&self) -> Option<Effect<'_>> {
+        let Self::Effect { line, meta, .. } = self else { return None };
+        let Some(Message::Effect(effect)) = wire::read(line, meta) else { panic!("{line:?}") };
+        Some(effect)
     }
 }
 
@@ -152,24 +124,26 @@ impl MemoryStore {
     /// Asserts that copies that get every record once, every record twice in a row, and the whole
     /// stream twice, all equal this one, to the byte.
     pub(super) fn assert_rebuilt_by_records(&self) {
-        let mut copy = self.assert_rebuilt_by_records_heard_once();
-        let mut doubled = Replica::default();
-        for record in &self.records {
-            doubled.hear(record);
-            doubled.hear(record);
-        }
-        self.assert_equals(&doubled, "each record twice in a row");
-        self.records.iter().for_each(|record| copy.hear(record));
+        let (mut copy, mut doubled, stream) = (Replica::default(), Replica::default(), self.stream());
+        stream.iter().for_each(|record| copy.hear(record));
+        self.assert_equals(&copy, "each record once");
+        stream.iter().for_each(|record| copy.hear(record));
         self.assert_equals(&copy, "the whole stream twice");
+        stream.iter().flat_map(|record| [record, record]).for_each(|record| doubled.hear(record));
+        self.assert_equals(&doubled, "each record twice in a row");
     }
 
     /// The same of a copy that hears each record once, as all do. Of a crowd that has ended, one that hears a record
     /// twice drops some more.
-    pub(super) fn assert_rebuilt_by_records_heard_once(&self) -> Replica {
+    pub(super) fn assert_rebuilt_by_records_heard_once(&self) {
         let mut copy = Replica::default();
-        self.records.iter().for_each(|record| copy.hear(record));
+        self.stream().iter().for_each(|record| copy.hear(record));
         self.assert_equals(&copy, "each record once");
-        copy
+    }
+
+    /// The records, with the effects that they say.
+    fn stream(&self) -> Vec<(&Record, Option<Effect<'_>>)> {
+        self.records.iter().map(|record| (record, record.effect())).collect()
     }
 
     fn assert_equals(&self, copy: &Replica, how: &str) {
@@ -201,7 +175,7 @@ impl LockStore for MemoryStore {
         }
     }
 
-    fn commit(&mut self, at: usize, effect: &Effect<'_>, event: Event) {
+    fn commit(&mut self, at: usize, effect: &Effect<'_>, _: Event) {
         let Lookup::Lock(lock) = self.get(at) else { panic!("not a lock: {effect:?}") };
         assert!(effect.at_ms > 0);
         let at_ms = effect.at_ms;
@@ -225,8 +199,8 @@ impl LockStore for MemoryStore {
         }
         let id = &self.open[at];
         apply(&mut self.locks, id.as_ref(), effect);
-        let change = effect.change.into();
-        self.records.push(Record::Effect { id: id.clone(), at_ms, change, event });
+        let (line, meta) = wire::write(effect);
+        self.records.push(Record::Effect { id: id.clone(), line: line[..].into(), meta: meta.into() });
     }
 
     fn expires_ms(&self, at: usize) -> Option<u64> {
@@ -245,23 +219,16 @@ impl LockStore for MemoryStore {
 
 /// A replica, or a server that loads its log.
 #[derive(Debug, Default)]
-pub(super) struct Replica {
+struct Replica {
     locks: HashMap<LockId, Lock>,
 }
 
 impl Replica {
-    pub(super) fn hear(&mut self, record: &Record) {
-        match record {
-            Record::Effect { id, at_ms, change, .. } => {
-                let effect = Effect { at_ms: *at_ms, change: change.borrow() };
-                apply(&mut self.locks, id.as_ref(), &effect);
-            }
-            Record::Deleted(id) => {
-                self.locks.remove(id);
-            }
-            Record::Replaced(id, lock) => {
-                self.locks.insert(id.clone(), lock.clone());
-            }
+    fn hear(&mut self, (record, effect): &(&Record, Option<Effect<'_>>)) {
+        match (record, effect) {
+            (Record::Effect { id, .. }, Some(effect)) => apply(&mut self.locks, id.as_ref(), effect),
+            (Record::Replaced(id, lock), _) => _ = self.locks.insert(id.clone(), lock.clone()),
+            (Record::Effect { id, .. } | Record::Deleted(id), _) => _ = self.locks.remove(id),
         }
     }
 }

@@ -1,28 +1,37 @@
 //! What befalls a key outside of the manager, and what that means for those who wait for it.
 
 use super::memory_store::{MemoryStore, id};
-use super::scene::{READ, Scene, WRITE};
+use super::parts::WRITE;
+use super::scene::Scene;
 use crate::error::LockError;
+use crate::ids::LockId;
 
 #[test]
-fn whatever_takes_the_key_away_lets_in_the_next() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", WRITE);
-    for token in ["B", "C"] {
-        scene.waits("a", token, READ);
+fn what_befalls_a_key_lets_in_the_next_or_sends_everybody_away() {
+    type Befalls = fn(&mut MemoryStore, &LockId);
+    let away: Befalls = |store, id| store.set_served(id, false);
+    let cases: [(Befalls, [&str; 2], Option<LockError>); 3] = [
+        (MemoryStore::delete, ["B granted", "C granted"], None),
+        (MemoryStore::replace_by_other_type, ["B WrongType", "C WrongType"], Some(LockError::WrongType)),
+        (away, ["B NotServed", "C NotServed"], Some(LockError::NotServed)),
+    ];
+    for (befalls, news, error) in cases {
+        let mut scene = Scene::after("A writes a; B C wait to read a");
+        scene.happens("a", befalls);
+        assert_eq!(scene.news(), news);
+        if let Some(error) = error {
+            assert_eq!(scene.is_refused("a", "D", WRITE), error);
+        }
+        assert!(scene.manager.waitlist().is_empty());
     }
-    scene.happens("a", MemoryStore::delete);
-    assert_eq!(scene.news(), ["B granted", "C granted"]);
 }
 
 #[test]
 fn keys_of_a_whole_database_can_go_at_once() {
-    let mut scene = Scene::new();
-    for name in ["a", "b", "c"] {
-        scene.takes(name, "A", WRITE);
+    let names = ["a", "b", "c"];
+    let mut scene = Scene::after("A writes a b c");
+    for name in names {
         scene.waits(name, "B", WRITE);
-    }
-    for name in ["a", "b", "c"] {
         scene.store.delete(&id(name));
     }
     scene.manager.database_changed(Some(1));
@@ -30,32 +39,5 @@ fn keys_of_a_whole_database_can_go_at_once() {
     scene.manager.database_changed(Some(0));
     scene.serves();
     assert_eq!(scene.news().len(), 3);
-    for name in ["a", "b", "c"] {
-        assert_eq!(scene.held(name), ["B writes"]);
-    }
-}
-
-#[test]
-fn a_key_that_becomes_another_type_sends_everybody_away() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", WRITE);
-    for token in ["B", "C"] {
-        scene.waits("a", token, READ);
-    }
-    scene.happens("a", MemoryStore::replace_by_other_type);
-    assert_eq!(scene.news(), ["B WrongType", "C WrongType"]);
-    assert_eq!(scene.is_refused("a", "D", WRITE), LockError::WrongType);
-    assert!(scene.manager.waitlist().is_empty());
-}
-
-#[test]
-fn a_key_that_moves_to_another_node_sends_everybody_away() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", WRITE);
-    for token in ["B", "C"] {
-        scene.waits("a", token, WRITE);
-    }
-    scene.happens("a", |store, id| store.set_served(id, false));
-    assert_eq!(scene.news(), ["B NotServed", "C NotServed"]);
-    assert_eq!(scene.is_refused("a", "D", WRITE), LockError::NotServed);
+    assert!(names.iter().all(|name| scene.held(name) == ["B writes"]));
 }

@@ -1,15 +1,14 @@
 //! What the passing of time does to a queue: deadlines, waits that run out, the grace after a start.
 
 use super::memory_store::id;
-use super::scene::{READ, Scene, TTL_MS, UPGRADE, WRITE, whole_turn};
+use super::parts::{READ, TTL_MS, UPGRADE, WRITE, whole_turn};
+use super::scene::Scene;
 use crate::error::LockError;
 use crate::request::WaitPolicy;
 
 #[test]
 fn the_deadline_of_a_writer_lets_in_the_next_at_that_very_millisecond() {
-    let mut scene = Scene::new();
-    scene.takes_for("a", "A", WRITE, 70);
-    scene.waits("a", "B", WRITE);
+    let mut scene = Scene::after("A writes a for 70; B waits to write a");
     assert_eq!(scene.due_in(), Some(70));
     scene.serves_at(scene.now_ms + 69);
     assert!(scene.news().is_empty());
@@ -21,25 +20,20 @@ fn the_deadline_of_a_writer_lets_in_the_next_at_that_very_millisecond() {
 
 #[test]
 fn a_hold_that_is_shortened_moves_the_wake_and_one_that_is_extended_is_seen_at_the_old_one() {
-    let mut scene = Scene::new();
-    scene.takes_for("a", "A", WRITE, 70);
-    scene.waits("a", "B", WRITE);
+    let mut scene = Scene::after("A writes a for 70; B waits to write a");
     scene.extends("a", "A", 40);
     assert_eq!(scene.due_in(), Some(40));
-    scene.takes_for("a", "A", WRITE, 90);
+    scene.plays("A writes a for 90");
     scene.serves_at(scene.now_ms + 40);
     assert!(scene.news().is_empty(), "it was refreshed meanwhile");
     assert_eq!(scene.due_in(), Some(50));
-    scene.serves_at(scene.now_ms + 49);
-    assert!(scene.news().is_empty());
-    scene.serves_at(scene.now_ms + 1);
+    scene.serves_at(scene.now_ms + 50);
     assert_eq!(scene.news(), ["B granted"]);
 }
 
 #[test]
 fn a_key_that_is_known_to_go_sooner_lets_in_the_next_when_it_goes() {
-    let mut scene = Scene::new();
-    scene.takes_for("a", "A", WRITE, 200);
+    let mut scene = Scene::after("A writes a for 200");
     scene.store.set_expiry(&id("a"), scene.now_ms + 30);
     scene.waits("a", "B", WRITE);
     assert_eq!(scene.due_in(), Some(31), "it is gone when that moment has passed");
@@ -51,76 +45,30 @@ fn a_key_that_is_known_to_go_sooner_lets_in_the_next_when_it_goes() {
 
 #[test]
 fn a_wait_that_runs_out_lets_on_those_behind_it() {
-    // A reads; in front, in the middle and at the end of the queue stands one whose time runs out.
-    let wants = [("B", WRITE), ("C", READ), ("D", WRITE), ("E", READ)];
-    let stories = [
-        ("B", vec!["B timed out", "C granted"], vec!["D", "E"]),
-        ("D", vec!["D timed out"], vec!["B", "C", "E"]),
-        ("E", vec!["E timed out"], vec!["B", "C", "D"]),
-    ];
-    for (impatient, news, queue) in stories {
-        let mut scene = Scene::new();
-        scene.takes("a", "A", READ);
-        for (token, want) in wants {
-            let wait = if token == impatient { WaitPolicy::Timeout(10) } else { WaitPolicy::Forever };
-            scene.waits_with("a", token, want, TTL_MS, wait);
-        }
-        scene.serves_at(scene.now_ms + 10);
-        assert_eq!(scene.news(), news);
-        assert_eq!(scene.queue("a"), queue);
-    }
-}
-
-#[test]
-fn at_the_same_millisecond_a_wait_ends_before_a_grant() {
-    let mut scene = Scene::new();
-    scene.takes_for("a", "A", WRITE, 40);
-    scene.waits_with("a", "B", WRITE, TTL_MS, WaitPolicy::Timeout(40));
+    let mut scene = Scene::after(
+        "A reads a; B waits to write a within 10; C waits to read a; D waits to write a within 10",
+    );
+    scene.serves_at(scene.now_ms + 10);
+    assert_eq!(scene.news(), ["B timed out", "C granted", "D timed out"]);
+    let mut scene = Scene::after("A writes a for 40; B waits to write a within 40");
     scene.serves_at(scene.now_ms + 40);
-    assert_eq!(scene.news(), ["B timed out"]);
+    assert_eq!(scene.news(), ["B timed out"], "at the same millisecond a wait ends before a grant");
 }
 
 #[test]
 fn waits_can_be_ended_while_no_lock_may_be_changed() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", READ);
-    scene.waits_with("a", "B", WRITE, TTL_MS, WaitPolicy::Timeout(10));
-    scene.waits("a", "C", READ);
+    let mut scene = Scene::after(
+        "A reads a; B waits to write a within 10; C waits to read a; H writes b; \
+         D waits to write b within 10",
+    );
     scene.now_ms += 10;
     let records = scene.store.records.len();
     scene.manager.end_waits(&mut whole_turn(scene.now()));
-    assert_eq!(scene.news(), ["B timed out"]);
+    assert_eq!(scene.news(), ["B timed out", "D timed out"]);
     assert_eq!(scene.store.records.len(), records);
     assert!(scene.manager.has_work());
     scene.serves();
     assert_eq!(scene.news(), ["C granted"]);
-}
-
-#[test]
-fn once_all_have_gone_nothing_is_left_to_do_for_them() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", WRITE);
-    for token in ["B", "C"] {
-        scene.waits_with("a", token, WRITE, TTL_MS, WaitPolicy::Timeout(10));
-    }
-    scene.now_ms += 10;
-    scene.manager.end_waits(&mut whole_turn(scene.now()));
-    assert_eq!(scene.news(), ["B timed out", "C timed out"]);
-    assert!(!scene.manager.has_work());
-}
-
-#[test]
-fn a_queue_that_is_looked_at_early_changes_nothing() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", WRITE);
-    scene.waits("a", "B", WRITE);
-    scene.waits_with("a", "C", WRITE, TTL_MS, WaitPolicy::Timeout(400));
-    let (due, records) = (scene.due_in(), scene.store.records.len());
-    for _ in 0..3 {
-        scene.happens("a", |_, _| ());
-    }
-    assert_eq!((scene.due_in(), scene.store.records.len()), (due, records));
-    assert!(scene.news().is_empty());
 }
 
 #[test]
@@ -131,9 +79,7 @@ fn no_new_hold_is_given_during_the_grace_period() {
     assert_eq!(scene.asks("b", "B", WRITE, TTL_MS, WaitPolicy::NoWait), Err(LockError::Grace(300)));
     assert_eq!(scene.tries("a", "A", WRITE), Some(fence), "a refresh gives nothing new");
     assert!(scene.extends("a", "A", 800));
-    scene.releases("a", "A");
-    scene.waits("a", "B", WRITE);
-    scene.waits("a", "C", WRITE);
+    scene.plays("A releases a; B C wait to write a");
     assert_eq!(scene.due_in(), Some(300));
     scene.serves_at(scene.now_ms + 299);
     assert!(scene.news().is_empty());
@@ -149,9 +95,7 @@ fn durations_do_not_go_by_the_wall_clock_and_deadlines_do() {
     for step_ms in [-HOUR_MS, HOUR_MS] {
         let mut scene = Scene::new();
         scene.wall_step_ms = HOUR_MS;
-        scene.takes("a", "A", WRITE);
-        scene.extends("a", "A", 10 * HOUR_MS as u64);
-        scene.waits_with("a", "B", WRITE, TTL_MS, WaitPolicy::Timeout(40));
+        scene.plays("A writes a for 36000000; B waits to write a within 40");
         scene.starts_grace(60);
         scene.wall_step_ms += step_ms;
         assert_eq!(scene.due_in(), Some(40));
@@ -166,8 +110,7 @@ fn durations_do_not_go_by_the_wall_clock_and_deadlines_do() {
     }
     let mut scene = Scene::new();
     scene.wall_step_ms = HOUR_MS;
-    scene.takes_for("a", "A", WRITE, 100);
-    scene.waits("a", "B", WRITE);
+    scene.plays("A writes a for 100; B waits to write a");
     scene.wall_step_ms -= 50;
     assert_eq!(scene.due_in(), Some(150), "the deadline is an instant");
     scene.now_ms += 30;
@@ -186,13 +129,12 @@ fn the_oldest_wait_is_that_of_the_first_request_that_is_still_there() {
         Some(scene.now().monotonic_ms() - since_ms)
     };
     assert_eq!(oldest_ms(&scene), None, "nobody waits");
-    scene.takes("a b", "H", READ);
-    scene.takes("a", "U", READ);
+    scene.plays("H reads a b; U reads a");
     scene.channel = Some(1);
     scene.waits("b", "A", WRITE);
     scene.channel = None;
     scene.serves_at(scene.now_ms + 10);
-    scene.waits_with("a b", "B", WRITE, TTL_MS, WaitPolicy::Timeout(20));
+    scene.plays("B waits to write a b within 20");
     scene.serves_at(scene.now_ms + 10);
     scene.waits("a", "U", UPGRADE);
     assert_eq!(oldest_ms(&scene), Some(20), "the upgrade stands in front, and came last");
@@ -206,4 +148,5 @@ fn the_oldest_wait_is_that_of_the_first_request_that_is_still_there() {
     assert_eq!(oldest_ms(&scene), Some(10), "its wait has run out");
     scene.releases("a", "H");
     assert_eq!(oldest_ms(&scene), None, "granted");
+    assert!(scene.tries("a", "C", READ).is_none());
 }

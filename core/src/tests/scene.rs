@@ -2,105 +2,30 @@
 //!
 //! Names and tokens are words. A request for several names has them in one string, `"a b"`. Holds
 //! last for [`TTL_MS`] unless the story says otherwise; the clock starts at [`START_MS`]. Each step is a
-//! turn of its own, at whose end the queues are served, but for those in [`Scene::in_one_turn`].
+//! turn of its own, at whose end the queues are served, but for those in [`Scene::in_one_turn`]. Most scenarios
+//! begin with a story in words: [`Scene::after`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
-use std::slice;
 
 use super::memory_store::{MemoryStore, id};
-use crate::clients::{Clients, NotGranted};
+use super::parts::{READ, TTL_MS, TestClients, UPGRADE, WRITE, channel, whole_turn};
 use crate::error::LockError;
-use crate::ids::{HoldRef, LockId, LockIdRef, RequestId};
+use crate::ids::{HoldRef, LockId, RequestId};
 use crate::lock::Holder;
 use crate::manager::{LockManager, Operation};
 use crate::mode::{Mode, Want};
-use crate::queue::Waiter;
 use crate::request::{
     AcquireOutcome, Answer, Claim, Extension, ReplyTo, Request, Terms, WaitPolicy, WaitResult,
 };
 use crate::time::Timestamp;
 
 pub(super) const START_MS: u64 = 1_000;
-pub(super) const TTL_MS: u64 = 500;
 /// How far the monotonic clock is ahead of the other, so that none is taken for the other.
 const MONOTONIC_AHEAD_MS: u64 = 10_000_000;
 
-pub(super) const WRITE: Want = Want::Hold(Mode::Write);
-pub(super) const READ: Want = Want::Hold(Mode::Read);
-pub(super) const UPGRADE: Want = Want::Upgrade;
-
-/// A moment that is so many milliseconds after the start of both clocks.
-pub(super) fn ms(ms: u64) -> Timestamp {
-    Timestamp::new(ms * 1000, ms)
-}
-
-/// A turn that takes as long as it takes, and no time.
-pub(super) fn whole_turn(now: Timestamp) -> impl FnMut() -> Option<Timestamp> {
-    move || Some(now)
-}
-
-/// For this connection: what it takes ends with it.
-pub(super) fn bound(request: Request<'_>, client: u64) -> Request<'_> {
-    changed(request, |claim| (claim.terms.client, claim.terms.is_ephemeral) = (client, true))
-}
-
-/// The same with another claim.
-pub(super) fn changed<'a>(mut request: Request<'a>, change: impl FnOnce(&mut Claim<'a>)) -> Request<'a> {
-    change(&mut request.claim);
-    request
-}
-
-/// What the core is told of those who wait.
-#[derive(Debug, Default)]
-pub(super) struct TestClients {
-    /// Tokens whose users have lost their permission.
-    pub(super) denied: BTreeSet<Vec<u8>>,
-    /// Channels to which nobody listens.
-    pub(super) deaf: BTreeSet<Vec<u8>>,
-}
-
-impl Clients for TestClients {
-    fn may_be_granted(&mut self, waiter: &Waiter, _: &[&[u8]]) -> Result<(), NotGranted> {
-        if waiter.channel.as_ref().is_some_and(|channel| self.deaf.contains(&**channel)) {
-            Err(NotGranted::NoSubscriber)
-        } else if self.denied.contains(&*waiter.token) {
-            Err(NotGranted::Failed(LockError::NoPermission))
-        } else {
-            Ok(())
-        }
-    }
-}
-
-pub(super) fn channel(number: u32) -> Vec<u8> {
-    format!("channel {number}").into_bytes()
-}
-
-/// An operation on one lock.
-pub(super) fn one<'a>(
-    store: &'a mut MemoryStore,
-    now: Timestamp,
-    lock: &'a LockIdRef<'a>,
-) -> Operation<'a, MemoryStore> {
-    Operation::new(store, now, lock.db, slice::from_ref(&lock.name))
-}
-
-/// An operation on several.
-pub(super) fn several<'a>(
-    store: &'a mut MemoryStore,
-    now: Timestamp,
-    db: i32,
-    names: &'a [&'a [u8]],
-) -> Operation<'a, MemoryStore> {
-    Operation::new(store, now, db, names)
-}
-
-/// A request to write or read that waits without limit.
-pub(super) fn request(token: &[u8], want: Want) -> Request<'_> {
-    let (ttl_ms, fence, limit) = (TTL_MS, None, None);
-    let terms = Terms { want, fence, ttl_ms, limit, client: 0, is_ephemeral: false, counts_keys: false };
-    let claim = Claim { token, meta: None, terms };
-    Request { claim, wait: WaitPolicy::Forever, reply_to: ReplyTo::Client, user: &|| None }
+fn words(names: &str) -> Vec<&[u8]> {
+    names.split(' ').map(str::as_bytes).collect()
 }
 
 pub(super) struct Scene {
@@ -122,7 +47,7 @@ pub(super) struct Scene {
     /// The fence that everybody names from here on, if any.
     pub(super) fence: Option<u64>,
     pub(super) clients: TestClients,
-    is_in_turn: bool,
+    pub(super) is_in_turn: bool,
     who: BTreeMap<RequestId, String>,
 }
 
@@ -143,6 +68,54 @@ impl Scene {
             is_in_turn: false,
             who: BTreeMap::new(),
         }
+    }
+
+    /// The state after this story, in which nobody who waits is answered: see [`Scene::plays`].
+    pub(super) fn after(story: &str) -> Self {
+        let mut scene = Self::new();
+        assert_eq!(scene.plays(story), [""; 0], "{story}");
+        scene
+    }
+
+    /// The news of these steps, between which stands a `;`. Each of the owners in front does it by itself:
+    /// `A B read a`, `A writes a b for 100`, `C D wait to write a within 40`, `A upgrades a`, `A downgrades a`,
+    /// `A releases a b`.
+    pub(super) fn plays(&mut self, story: &str) -> Vec<String> {
+        const VERBS: [&str; 6] = ["read", "write", "upgrade", "downgrade", "release", "wait"];
+        for step in story.split(';') {
+            let words: Vec<&str> = step.split_whitespace().collect();
+            let verb_of = |word: &str| VERBS.iter().position(|verb| *verb == word.trim_end_matches('s'));
+            let verb = words.iter().position(|word| verb_of(word).is_some()).expect(step);
+            let terms = words.iter().position(|word| ["for", "within"].contains(word));
+            let is_waiting = words[verb].starts_with("wait");
+            let first_name = if is_waiting { verb + 3 } else { verb + 1 };
+            let names = words[first_name..terms.unwrap_or(words.len())].join(" ");
+            let term = |name: &str| {
+                let at = words.iter().position(|word| *word == name)?;
+                Some(words[at + 1].parse::<u64>().expect(step))
+            };
+            let ttl_ms = term("for").unwrap_or(TTL_MS);
+            let wait = term("within").map_or(WaitPolicy::Forever, WaitPolicy::Timeout);
+            for owner in &words[..verb] {
+                match verb_of(words[first_name - 1]).map(|verb| VERBS[verb]) {
+                    Some("release") => assert!(self.releases_all(&names, owner) > 0, "{step}"),
+                    Some("downgrade") => _ = self.downgrades(&names, owner),
+                    how => {
+                        let want = match how {
+                            Some("read") => READ,
+                            Some("write") => WRITE,
+                            _ => UPGRADE,
+                        };
+                        if is_waiting {
+                            self.waits_with(&names, owner, want, ttl_ms, wait);
+                        } else {
+                            self.takes_for(&names, owner, want, ttl_ms);
+                        }
+                    }
+                }
+            }
+        }
+        self.news()
     }
 
     pub(super) fn wall_ms(&self) -> u64 {
@@ -195,6 +168,15 @@ impl Scene {
         }
     }
 
+    /// Serves until so many looks at the clock have been taken.
+    pub(super) fn serves_a_slice(&mut self, looks: usize) {
+        let (now, mut left) = (self.now(), looks + 1);
+        self.manager.serve_queues(&mut self.store, &mut self.clients, &mut || {
+            left -= 1;
+            (left > 0).then_some(now)
+        });
+    }
+
     /// Looks at each name that is waited for, and serves.
     pub(super) fn looks_at_names(&mut self) {
         let (now, mut position) = (self.now(), None);
@@ -218,7 +200,6 @@ impl Scene {
         ttl_ms: u64,
         wait: WaitPolicy,
     ) -> Result<AcquireOutcome, LockError> {
-        let names: Vec<&[u8]> = names.split(' ').map(str::as_bytes).collect();
         let (meta, limit) = (self.meta.map(str::as_bytes), self.limit.and_then(NonZeroU32::new));
         let (client, is_ephemeral) = (self.connection.unwrap_or(0), self.connection.is_some());
         let channel = self.channel.map(channel);
@@ -230,7 +211,7 @@ impl Scene {
         let claim = Claim { token: token.as_bytes(), meta, terms };
         let asked = Request { claim, wait, reply_to, user: &user };
         let now = self.now();
-        let outcome = self.manager.acquire(several(&mut self.store, now, 0, &names), &asked);
+        let outcome = self.manager.acquire(Operation::new(&mut self.store, now, 0, &words(names)), &asked);
         if let Ok(AcquireOutcome::Waiting(request)) = outcome {
             self.who.insert(request, token.to_owned());
         }
@@ -240,10 +221,12 @@ impl Scene {
 
     /// Asks without waiting: the fence, or `None`.
     pub(super) fn tries(&mut self, names: &str, token: &str, want: Want) -> Option<u64> {
-        match self.asks(names, token, want, TTL_MS, WaitPolicy::NoWait) {
-            Ok(AcquireOutcome::Granted(fence)) => Some(fence),
-            Ok(AcquireOutcome::Refused) => None,
-            other => panic!("{token} asked for {names} and got {other:?}"),
+        match self.asks(names, token, want, TTL_MS, WaitPolicy::NoWait).unwrap() {
+            AcquireOutcome::Granted(fence) => Some(fence),
+            outcome => {
+                assert_eq!(outcome, AcquireOutcome::Refused);
+                None
+            }
         }
     }
 
@@ -281,38 +264,31 @@ impl Scene {
 
     /// Asks to wait, and gets this error.
     pub(super) fn is_refused(&mut self, names: &str, token: &str, want: Want) -> LockError {
-        match self.asks(names, token, want, TTL_MS, WaitPolicy::Forever) {
-            Err(error) => error,
-            other => panic!("{token} asked to wait for {names} and got {other:?}"),
-        }
+        self.asks(names, token, want, TTL_MS, WaitPolicy::Forever).expect_err("it is refused")
     }
 
     pub(super) fn releases(&mut self, name: &str, token: &str) {
-        let (now, id, hold) = (self.now(), id(name), self.hold_ref(token));
-        let released = self.manager.release(one(&mut self.store, now, &id.as_ref()), hold, None);
-        assert_eq!(released, Ok(1), "{token} releases {name}");
-        self.ends_step();
+        assert_eq!(self.releases_all(name, token), 1, "{token} releases {name}");
     }
 
     pub(super) fn releases_all(&mut self, names: &str, token: &str) -> usize {
-        let names: Vec<&[u8]> = names.split(' ').map(str::as_bytes).collect();
         let (now, hold) = (self.now(), self.hold_ref(token));
-        let count = self.manager.release(several(&mut self.store, now, 0, &names), hold, None).unwrap();
+        let count = self.manager.release(Operation::new(&mut self.store, now, 0, &words(names)), hold, None);
         self.ends_step();
-        count
+        count.unwrap()
     }
 
     pub(super) fn extends(&mut self, name: &str, token: &str, ttl_ms: u64) -> bool {
-        let (now, names, hold) = (self.now(), [name.as_bytes()], self.hold_ref(token));
-        let extended =
-            self.manager.extend(several(&mut self.store, now, 0, &names), hold, Extension::To(ttl_ms));
+        let (now, hold, to) = (self.now(), self.hold_ref(token), Extension::To(ttl_ms));
+        let extended = self.manager.extend(Operation::new(&mut self.store, now, 0, &words(name)), hold, to);
         self.ends_step();
         extended.unwrap()
     }
 
     pub(super) fn downgrades(&mut self, name: &str, token: &str) -> u64 {
-        let (now, id, hold) = (self.now(), id(name), self.hold_ref(token));
-        let fence = self.manager.downgrade(one(&mut self.store, now, &id.as_ref()), hold, TTL_MS);
+        let (now, hold) = (self.now(), self.hold_ref(token));
+        let fence =
+            self.manager.downgrade(Operation::new(&mut self.store, now, 0, &words(name)), hold, TTL_MS);
         self.ends_step();
         fence.unwrap()
     }
@@ -335,11 +311,10 @@ impl Scene {
 
     /// The token ends all that it wants of these names, and is revoked for so long. On how many it has held.
     pub(super) fn ends(&mut self, names: &str, token: &str, ms: u64) -> usize {
-        let names: Vec<&[u8]> = names.split(' ').map(str::as_bytes).collect();
-        let now = self.now();
-        let count = self.manager.end(several(&mut self.store, now, 0, &names), token.as_bytes(), ms).unwrap();
+        let (now, token) = (self.now(), token.as_bytes());
+        let count = self.manager.end(Operation::new(&mut self.store, now, 0, &words(names)), token, ms);
         self.ends_step();
-        count
+        count.unwrap()
     }
 
     fn hold_ref<'t>(&self, token: &'t str) -> HoldRef<'t> {

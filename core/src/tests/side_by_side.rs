@@ -15,9 +15,9 @@
 //!
 //! [`MemoryStore`]: super::memory_store::MemoryStore
 
-use super::deadlock::WaitsFor;
-use super::history::{NAMES, Op, Reply, TOKENS, World, id_of, token_number};
-use super::naive_server::{Hold, NaiveServer, Verdict, Waiting, holds_of};
+use super::history::{Asked, NAMES, Op, Reply, TOKENS, World, id_of, token_number};
+use super::judge::WaitsFor;
+use super::naive_server::{Hold, NaiveServer, Waiting, holds_of};
 use crate::error::LockError;
 use crate::ids::{ConnectionId, RequestId};
 use crate::request::WaitResult;
@@ -25,7 +25,6 @@ use crate::request::WaitResult;
 /// What has been played, over all histories.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    pub(super) answers: usize,
     pub(super) grants: usize,
     pub(super) ended: usize,
     pub(super) interrupted: usize,
@@ -73,57 +72,41 @@ impl SideBySide {
     pub(super) fn act(&mut self, op: &Op) {
         let now = self.world.now();
         let reply = self.world.does(op);
-        let count = |result: Result<usize, LockError>| result.map_or_else(Reply::Error, Reply::Count);
-        let ends_holds = self.world.manager.ends_holds();
-        let model = &mut self.model;
-        let expected = match op {
-            Op::Ask(asked) => match model.ask(now, asked) {
-                Verdict::Granted(fence) => Reply::Granted(fence),
-                Verdict::Refused => Reply::Refused,
-                Verdict::Error(error) => Reply::Error(error),
-                Verdict::Waits => match model.renew(asked, now) {
-                    Some(same) => Reply::Waiting(same),
-                    None => {
-                        let id = if let Reply::Waiting(id) = reply { id } else { RequestId::LAST };
-                        model.enqueue(id, asked, now);
-                        self.tally.waits += 1;
-                        // While some are about to leave, a cycle is looked for later.
-                        let leaves =
-                            |request: &Waiting| model.may_leave(request) || model.is_over(request, now);
-                        let is_late =
-                            ends_holds || !self.world.untold.is_empty() || model.waiting.iter().any(leaves);
-                        let steps = match reply {
-                            Reply::Waiting(_) if is_late => 0,
-                            _ => WaitsFor::new(model, now.unix_ms()).assert_cycle(id, asked, &reply),
-                        };
-                        if steps > 0 {
-                            model.forget(id);
-                            self.tally.deadlocks += 1;
-                            self.tally.longest_cycle = self.tally.longest_cycle.max(steps);
-                        }
-                        reply.clone()
-                    }
-                },
-            },
-            Op::Extend { names, token, extension, fence } => {
-                count(model.extend(names, *token, *extension, *fence, now))
-            }
-            Op::Release { name, token, mode, fence } => {
-                count(model.release(&[*name], *token, *mode, *fence, now))
-            }
-            Op::ReleaseAll { names, token, fence } => count(model.release(names, *token, None, *fence, now)),
-            Op::Cancel { name, token } => Reply::Count(model.cancel(*name, *token)),
-            Op::End { names, token, ms } => count(model.end(names, *token, *ms, now)),
-            Op::Downgrade { name, token, ttl_ms, fence } => {
-                model.downgrade(*name, *token, *ttl_ms, *fence, now).map_or_else(Reply::Error, Reply::Granted)
-            }
-            _ => {
+        let expected = match (op, self.model.answer(now, op)) {
+            (Op::Ask(asked), Reply::Waiting(_)) => self.waits(asked, &reply),
+            (_, Reply::Nothing) => {
                 self.happens(op);
                 Reply::Nothing
             }
+            (_, expected) => expected,
         };
         assert_eq!(reply, expected, "{op:?}");
         self.judge_results(matches!(op, Op::EndWaits | Op::Cancel { .. } | Op::End { .. }));
+    }
+
+    /// A request has to wait, if that closes no cycle. What it should be told.
+    fn waits(&mut self, asked: &Asked, reply: &Reply) -> Reply {
+        let (now, world, model) = (self.world.now(), &self.world, &mut self.model);
+        if let Some(same) = model.renew(asked, now) {
+            return Reply::Waiting(same);
+        }
+        let id = if let Reply::Waiting(id) = reply { *id } else { RequestId::LAST };
+        model.enqueue(id, asked, now);
+        self.tally.waits += 1;
+        // While some are about to leave, a cycle is looked for later.
+        let leaves = |request: &Waiting| model.may_leave(request) || model.is_over(request, now);
+        let is_late =
+            world.manager.ends_holds() || !world.untold.is_empty() || model.waiting.iter().any(leaves);
+        let steps = match reply {
+            Reply::Waiting(_) if is_late => 0,
+            _ => WaitsFor::new(model, now.unix_ms()).assert_cycle(id, asked, reply),
+        };
+        if steps > 0 {
+            model.forget(id);
+            self.tally.deadlocks += 1;
+            self.tally.longest_cycle = self.tally.longest_cycle.max(steps);
+        }
+        reply.clone()
     }
 
     fn happens(&mut self, op: &Op) {
@@ -231,7 +214,6 @@ impl SideBySide {
         gone.iter().for_each(|id| self.model.forget(*id));
         for answer in &results {
             self.model.judge(answer, now);
-            self.tally.answers += 1;
             match &answer.result {
                 WaitResult::Granted(_) => self.tally.grants += 1,
                 WaitResult::Failed(LockError::Deadlock(_)) => self.tally.late_deadlocks += 1,

@@ -1,21 +1,18 @@
 //! Small worlds for `explore.rs`: a few owners and names, and all that can happen in each.
 
-use std::fmt;
 use std::num::NonZeroU32;
 
-use super::history::{Asked, Op, TOKENS, id_of};
-use super::scene::{READ, UPGRADE, WRITE};
-use super::side_by_side::SideBySide;
-use crate::ids::HoldRef;
+use super::history::{Asked, Op};
+use super::parts::{READ, UPGRADE, WRITE};
 use crate::mode::{Mode, Want};
 use crate::request::{Extension, WaitPolicy};
 
 /// All durations are multiples of it. It is a whole second, as the moments are at which an EPHEMERAL hold is looked at.
-const UNIT_MS: u64 = 1000;
+pub(super) const UNIT_MS: u64 = 1000;
 const TTL_MS: u64 = 2 * UNIT_MS;
 pub(super) const OWNERS: usize = 3;
 /// Nobody holds anything with it.
-const NO_FENCE: u64 = 7;
+pub(super) const NO_FENCE: u64 = 7;
 
 /// A world: what can happen in it.
 pub(super) struct SmallWorld {
@@ -117,14 +114,6 @@ pub(super) enum Step {
     TurnIsInterrupted,
 }
 
-/// The same in one state.
-#[derive(Clone, Debug)]
-pub(super) enum Deed {
-    Op(Op),
-    Pass,
-    Serve { looks: usize },
-}
-
 impl SmallWorld {
     const fn new(
         title: &'static str,
@@ -191,7 +180,7 @@ impl Kind {
             }
             Release => {
                 for (token, name) in each {
-                    does(Op::ReleaseAll { names: vec![name], token, fence: None });
+                    does(Op::Release { names: vec![name], token, mode: None, fence: None });
                 }
             }
             Downgrade => {
@@ -210,7 +199,7 @@ impl Kind {
                     {
                         does(Op::Ask(asked(both, token, *want, *wait)));
                     }
-                    does(Op::ReleaseAll { names: both.clone(), token, fence: None });
+                    does(Op::Release { names: both.clone(), token, mode: None, fence: None });
                     does(Op::End { names: both.clone(), token, ms: UNIT_MS });
                     let extension = Extension::To(UNIT_MS);
                     does(Op::Extend { names: both.clone(), token, extension, fence: None });
@@ -264,7 +253,7 @@ impl Kind {
                 }
                 for (token, name) in each.iter().copied() {
                     for mode in [Mode::Read, Mode::Write] {
-                        does(Op::Release { name, token, mode: Some(mode), fence: None });
+                        does(Op::Release { names: vec![name], token, mode: Some(mode), fence: None });
                     }
                 }
                 let upgrades = asks(&[UPGRADE], &WAITS[1..]);
@@ -275,201 +264,11 @@ impl Kind {
                     let upgrade = Op::Ask(upgrade);
                     steps.extend([Named::Own, Named::Old].map(|named| Step::Does(upgrade.clone(), named)));
                     let extend = Op::Extend { names: names.clone(), token, extension, fence: None };
-                    let release = Op::ReleaseAll { names, token, fence: None };
+                    let release = Op::Release { names, token, mode: None, fence: None };
                     steps.extend([extend, release].map(|op| Step::Does(op, Named::Old)));
                 }
             }
         }
         steps
-    }
-}
-
-impl Step {
-    /// What it is in this state; `None` where it cannot happen.
-    pub(super) fn deed(&self, both: &SideBySide) -> Option<Deed> {
-        let model = &both.model;
-        Some(Deed::Op(match self {
-            Self::TimePasses => return Some(Deed::Pass),
-            Self::TurnEnds => return Some(Deed::Serve { looks: usize::MAX }),
-            Self::TurnIsInterrupted => return Some(Deed::Serve { looks: 1 }),
-            Self::Leaves(nth) => {
-                // What is answered on a channel has no client.
-                Op::Abandon(model.waiting.get(*nth).filter(|request| request.asked.channel.is_none())?.id)
-            }
-            Self::Closes(token) => {
-                let connection = both.connections[*token];
-                Op::Close(connection, both.waiting_by(connection))
-            }
-            Self::Unsubscribes(token, is_told) => Op::Deafen(both.channels[*token], *is_told),
-            Self::Does(op, named) => {
-                let mut op = op.clone();
-                let (name, token, fence) = match &mut op {
-                    Op::Ask(asked) => {
-                        asked.connection = asked.connection.map(|_| both.connections[asked.token]);
-                        asked.channel = asked.channel.map(|_| both.channels[asked.token]);
-                        // A tag of its own for each, so that none is taken for another.
-                        asked.tag = both.world.store.operations.to_string().into();
-                        (asked.names[0], asked.token, &mut asked.fence)
-                    }
-                    Op::Release { name, token, fence, .. } | Op::Downgrade { name, token, fence, .. } => {
-                        (*name, *token, fence)
-                    }
-                    Op::ReleaseAll { names, token, fence } | Op::Extend { names, token, fence, .. } => {
-                        (names[0], *token, fence)
-                    }
-                    _ => return Some(Deed::Op(op)),
-                };
-                let now_ms = both.world.now().unix_ms();
-                *fence = match named {
-                    Named::None => None,
-                    Named::Own => Some(model.own_hold(name, token, now_ms)?.fence),
-                    Named::Old => Some(NO_FENCE),
-                };
-                op
-            }
-        }))
-    }
-}
-
-impl Deed {
-    /// It happens to the core and the model.
-    pub(super) fn happens(&self, both: &mut SideBySide) {
-        match self {
-            Self::Op(op) => both.act(op),
-            Self::Pass => both.world.pass(UNIT_MS * 1000),
-            Self::Serve { looks } => _ = both.end_turn(*looks),
-        }
-    }
-
-    /// It happens once more, to the core alone, as it has happened before.
-    pub(super) fn happens_again(&self, world: &mut super::history::World) {
-        match self {
-            Self::Op(op) => drop(world.does(op)),
-            Self::Pass => world.pass(UNIT_MS * 1000),
-            Self::Serve { looks } => _ = world.serve(*looks),
-        }
-        world.manager.take_answers(usize::MAX);
-    }
-}
-
-fn text(names: &[usize]) -> String {
-    let words = names.iter().map(|name| String::from_utf8_lossy(id_of(*name).name).into_owned());
-    words.collect::<Vec<_>>().join(" ")
-}
-
-/// In the words of the commands.
-impl fmt::Display for Deed {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fence = |fence: &Option<u64>| fence.map_or(String::new(), |fence| format!(" FENCE {fence}"));
-        let op = match self {
-            Self::Pass => return write!(out, "({UNIT_MS} ms pass)"),
-            Self::Serve { looks: usize::MAX } => return out.write_str("(the turn ends)"),
-            Self::Serve { .. } => return out.write_str("(the turn ends after one look at the clock)"),
-            Self::Op(op) => op,
-        };
-        match op {
-            Op::Ask(asked) => {
-                let command = match asked.want {
-                    Want::Upgrade => "UPGRADE",
-                    Want::Hold(Mode::Write) => "LOCK",
-                    Want::Hold(Mode::Read) => "RLOCK",
-                };
-                let many = if asked.names.len() > 1 { "M" } else { "" };
-                write!(
-                    out,
-                    "{many}{command} {} {} {}",
-                    text(&asked.names),
-                    TOKENS[asked.token],
-                    asked.ttl_ms
-                )?;
-                match asked.wait {
-                    WaitPolicy::NoWait => Ok(()),
-                    WaitPolicy::OnlyRefresh => out.write_str(" XX"),
-                    WaitPolicy::Forever => out.write_str(" WAIT 0"),
-                    WaitPolicy::Timeout(ms) => write!(out, " WAIT {ms}"),
-                }?;
-                asked.limit.map_or(Ok(()), |limit| write!(out, " LIMIT {limit}"))?;
-                asked.channel.map_or(Ok(()), |channel| write!(out, " NOTIFY {channel}"))?;
-                asked.connection.map_or(Ok(()), |own| write!(out, " EPHEMERAL (connection {own})"))?;
-                out.write_str(&fence(&asked.fence))
-            }
-            Op::Release { name, token, mode, fence: own } => {
-                let command = if *mode == Some(Mode::Read) { "RUNLOCK" } else { "UNLOCK" };
-                write!(out, "{command} {} {}{}", text(&[*name]), TOKENS[*token], fence(own))
-            }
-            Op::ReleaseAll { names, token, fence: own } => {
-                write!(out, "MUNLOCK {} {}{}", text(names), TOKENS[*token], fence(own))
-            }
-            Op::Extend { names, token, extension, fence: own } => {
-                let (ms, gt) = match extension {
-                    Extension::To(ms) => (ms, ""),
-                    Extension::AtLeastTo(ms) => (ms, " GT"),
-                };
-                write!(out, "MEXTEND {} {} {ms}{gt}{}", text(names), TOKENS[*token], fence(own))
-            }
-            Op::Downgrade { name, token, ttl_ms, fence: own } => {
-                write!(out, "DOWNGRADE {} {} {ttl_ms}{}", text(&[*name]), TOKENS[*token], fence(own))
-            }
-            Op::Cancel { name, token } => write!(out, "CANCEL {} {}", text(&[*name]), TOKENS[*token]),
-            Op::End { names, token, ms } => {
-                write!(out, "MUNLOCK {} {} REFUSE {ms}", text(names), TOKENS[*token])
-            }
-            Op::Abandon(request) => write!(out, "(the client of {request:?} goes)"),
-            Op::Close(connection, _) => write!(out, "(connection {connection} closes)"),
-            Op::Deafen(channel, true) => write!(out, "(nobody listens to channel {channel} any more)"),
-            Op::Deafen(channel, false) => write!(out, "(the same of channel {channel}, not noticed)"),
-            Op::Probe => out.write_str("(each name that is waited for is checked)"),
-            Op::Delete(name) => write!(out, "DEL {}", text(&[*name])),
-            Op::Retype(name) => write!(out, "SET {}", text(&[*name])),
-            Op::Replace(name, ..) => write!(out, "RENAME to {}: a stranger reads", text(&[*name])),
-            other => write!(out, "{other:?}"),
-        }
-    }
-}
-
-/// What decides how a state goes on, as facts about owners and locks: see `Facts`.
-pub(super) fn describe(both: &mut SideBySide, names: usize, note: &mut crate::queue::describe::Note<'_>) {
-    let now = both.world.now();
-    let (world, model) = (&mut both.world, &both.model);
-    let tokens: Vec<&[u8]> = TOKENS[..OWNERS].iter().map(|token| token.as_bytes()).collect();
-    let words: Vec<&[u8]> = (0..names).map(|name| id_of(name).name).collect();
-    world.manager.describe(&mut world.store, now, &tokens, &words, note);
-    for (name, word) in words.iter().enumerate() {
-        let facts = [model.names[name].is_other_type, world.untold.contains(&name)];
-        note(b'k', None, Some(word), &facts.map(u64::from));
-        for (nth, holder) in world.lock(name).into_iter().flat_map(|lock| lock.holders()).enumerate() {
-            let is_written = world.lock(name).is_some_and(|lock| lock.mode() == Mode::Write);
-            let elsewhere = (0..names).filter(|other| *other != name).filter_map(|other| world.lock(other));
-            let is_for_many = elsewhere.into_iter().any(|lock| {
-                lock.holders().any(|other| (other.token(), other.fence) == (holder.token(), holder.fence))
-            });
-            let left_ms = holder.deadline_ms.saturating_sub(now.unix_ms());
-            let facts = [nth as u64, u64::from(is_written), u64::from(is_for_many), left_ms];
-            note(b'l', Some(holder.token()), Some(word), &facts);
-        }
-    }
-    let waitlist = world.manager.waitlist();
-    for (rank, request) in model.waiting.iter().enumerate() {
-        let Some(waiter) = waitlist.get(request.id) else { continue };
-        let asked = &request.asked;
-        let want = match waiter.terms.want {
-            Want::Hold(Mode::Read) => 0,
-            Want::Hold(Mode::Write) => 1,
-            Want::Upgrade => 2,
-        };
-        let fence = waiter.terms.fence.map_or(0, |fence| {
-            let hold = HoldRef { token: &waiter.token, fence: Some(fence.get()) };
-            let own = world.lock(asked.names[0]).and_then(|lock| lock.holder(&waiter.token, 0));
-            1 + u64::from(own.is_some_and(|own| hold.means(own.fence)))
-        });
-        let left_ms = waiter.gives_up_ms.map_or(u64::MAX, |at_ms| at_ms.saturating_sub(now.monotonic_ms()));
-        let channel = asked.channel.map_or(0, |channel| {
-            let is_deaf = model.deaf.contains(&channel);
-            1 + 2 * u64::from(is_deaf) + 4 * u64::from(waitlist.leaves(request.id, waiter).is_none())
-        });
-        let has_closed = asked.connection.map_or(0, |own| 1 + u64::from(model.closed.contains(&own)));
-        let limit = waiter.terms.limit.map_or(0, |limit| u64::from(limit.get()));
-        let facts = [rank as u64, want, fence, left_ms, channel, has_closed, limit, waiter.terms.ttl_ms];
-        note(b'a', Some(&waiter.token), None, &facts);
     }
 }

@@ -2,66 +2,37 @@
 
 use std::cell::Cell;
 
-use super::memory_store::{MemoryStore, id};
-use super::random::Random;
-use super::scene::{READ, Scene, TestClients, UPGRADE, WRITE, ms, request, several};
-use crate::ids::{HoldRef, RequestId};
-use crate::manager::LockManager;
-use crate::mode::Want;
-use crate::request::WaitResult;
+use super::memory_store::id;
+use super::parts::{READ, TestClients, UPGRADE, WRITE};
+use super::scene::Scene;
 
-/// A manager and its locks, and what is opened.
-#[derive(Default)]
-struct Bench {
-    manager: LockManager,
-    store: MemoryStore,
+/// A scene whose turns end by [`serves`] alone.
+fn in_one_turn() -> Scene {
+    let mut scene = Scene::new();
+    scene.is_in_turn = true;
+    scene
 }
 
-impl Bench {
-    /// How many names this opens.
-    fn opened(&mut self, work: impl FnOnce(&mut Self)) -> usize {
-        let before = self.store.opened;
-        work(self);
-        self.store.opened - before
-    }
+/// How many names this opens.
+fn opened(scene: &mut Scene, work: impl FnOnce(&mut Scene)) -> usize {
+    let before = scene.store.opened;
+    work(scene);
+    scene.store.opened - before
+}
 
-    /// Waits, or holds if nobody does. How many names that opened.
-    fn asks(&mut self, token: &str, want: Want, names: &[&[u8]]) -> usize {
-        self.opened(|bench| {
-            let asked = request(token.as_bytes(), want);
-            bench.manager.acquire(several(&mut bench.store, ms(1), 0, names), &asked).unwrap();
-        })
-    }
-
-    fn releases(&mut self, token: &str, names: &[&[u8]]) {
-        let released = self.manager.release(
-            several(&mut self.store, ms(1), 0, names),
-            HoldRef::of(token.as_bytes()),
-            None,
-        );
-        assert_eq!(released, Ok(names.len()));
-    }
-
-    /// How many names a turn opens, how many looks at the clock it takes, and who is granted.
-    fn serves(&mut self) -> (usize, usize, Vec<RequestId>) {
-        let looks = Cell::new(0);
-        let opened = self.opened(|bench| {
-            bench.manager.serve_queues(&mut bench.store, &mut TestClients::default(), &mut || {
-                looks.set(looks.get() + 1);
-                Some(ms(1))
-            });
+/// How many names a turn opens, how many looks at the clock it takes, and how many requests it grants.
+fn serves(scene: &mut Scene) -> (usize, usize, usize) {
+    let looks = Cell::new(0);
+    let opened = opened(scene, |scene| {
+        let now = scene.now();
+        scene.manager.serve_queues(&mut scene.store, &mut TestClients::default(), &mut || {
+            looks.set(looks.get() + 1);
+            Some(now)
         });
-        let granted = self
-            .manager
-            .take_answers(usize::MAX)
-            .into_iter()
-            .map(|answer| (answer.request, answer.result))
-            .map(|(request, result)| match result {
-                WaitResult::Granted(_) => request,
-                other => panic!("{other:?}"),
-            });
-        (opened, looks.get(), granted.collect())
-    }
+    });
+    let news = scene.news();
+    assert!(news.iter().all(|news| news.ends_with("granted")));
+    (opened, looks.get(), news.len())
 }
 
 fn words(count: usize) -> Vec<String> {
@@ -70,13 +41,15 @@ fn words(count: usize) -> Vec<String> {
 
 /// Of one name: so many writers wait; the most that one of them costs, from its coming to its grant.
 fn most_opened(waiters: usize) -> usize {
-    let (mut bench, names) = (Bench::default(), [&b"a"[..]]);
-    let tokens = words(waiters + 1);
-    let mut most = tokens.iter().map(|token| bench.asks(token, WRITE, &names)).max().unwrap();
+    let (mut scene, tokens) = (in_one_turn(), words(waiters + 1));
+    scene.takes("a", &tokens[0], WRITE);
+    let waits =
+        tokens[1..].iter().map(|token| opened(&mut scene, |scene| _ = scene.waits("a", token, WRITE)));
+    let mut most = waits.max().unwrap();
     for token in &tokens[..waiters] {
-        bench.releases(token, &names);
-        let (opened, _, granted) = bench.serves();
-        assert_eq!(granted.len(), 1);
+        scene.releases("a", token);
+        let (opened, _, granted) = serves(&mut scene);
+        assert_eq!(granted, 1);
         most = most.max(opened);
     }
     most
@@ -96,25 +69,22 @@ fn requests_for_many_names_cost_what_they_name() {
     const REQUESTS: usize = 1_000;
     const NAMES: usize = 64;
     for tokens in [1, 2, REQUESTS] {
-        let mut bench = Bench::default();
-        bench.manager.bounds.places_of_token = usize::MAX;
-        let texts = words(NAMES);
-        let names: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
-        bench.asks("holder", WRITE, &names);
+        let (mut scene, names) = (in_one_turn(), words(NAMES));
+        scene.manager.bounds.places_of_token = usize::MAX;
+        scene.takes(&names.join(" "), "holder", WRITE);
         for number in 0..REQUESTS {
-            let rotated = [&names[number % NAMES..], &names[..number % NAMES]].concat();
-            let opened = bench.asks(&format!("token {}", number % tokens), WRITE, &rotated);
+            let mut rotated = names.clone();
+            rotated.rotate_left(number % NAMES);
+            let (rotated, token) = (rotated.join(" "), format!("token {}", number % tokens));
+            let opened = opened(&mut scene, |scene| _ = scene.waits(&rotated, &token, WRITE));
             assert_eq!(opened, NAMES, "{tokens} tokens, request {number}");
         }
-        bench.releases("holder", &names);
-        let (opened, looks, granted) = bench.serves();
+        scene.releases_all(&names.join(" "), "holder");
+        let (opened, looks, granted) = serves(&mut scene);
         // All of the token that holds now are answered.
-        assert_eq!(granted.len(), REQUESTS / tokens);
-        assert!(opened <= 4 * NAMES * (granted.len() + 1), "{tokens} tokens: {opened} names opened");
-        assert!(
-            looks <= 4 * (NAMES + granted.len()) + 4 * NAMES * granted.len(),
-            "{tokens} tokens: {looks} looks"
-        );
+        assert_eq!(granted, REQUESTS / tokens);
+        assert!(opened <= 4 * NAMES * (granted + 1), "{tokens} tokens: {opened} names opened");
+        assert!(looks <= 4 * (NAMES + granted) + 4 * NAMES * granted, "{tokens} tokens: {looks} looks");
     }
 }
 
@@ -122,17 +92,17 @@ fn requests_for_many_names_cost_what_they_name() {
 #[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn a_release_of_many_names_looks_once_at_a_request_that_waits_at_all_of_them() {
     const NAMES: usize = 500;
-    let (mut bench, texts) = (Bench::default(), words(NAMES));
-    let names: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
-    let reversed: Vec<&[u8]> = names.iter().rev().copied().collect();
-    bench.asks("holder", WRITE, &names);
-    for (text, name) in texts.iter().zip(&names).take(NAMES / 2) {
-        bench.asks(text, WRITE, &[name]);
+    let (mut scene, mut names) = (in_one_turn(), words(NAMES));
+    let all = names.join(" ");
+    scene.takes(&all, "holder", WRITE);
+    for name in &names[..NAMES / 2] {
+        scene.waits(name, name, WRITE);
     }
-    bench.asks("all", WRITE, &reversed);
-    bench.releases("holder", &names);
-    let (opened, _, granted) = bench.serves();
-    assert_eq!(granted.len(), NAMES / 2);
+    names.reverse();
+    scene.waits(&names.join(" "), "all", WRITE);
+    scene.releases_all(&all, "holder");
+    let (opened, _, granted) = serves(&mut scene);
+    assert_eq!(granted, NAMES / 2);
     assert!(opened < 10 * NAMES, "{opened} names opened");
 }
 
@@ -141,37 +111,31 @@ fn a_release_of_many_names_looks_once_at_a_request_that_waits_at_all_of_them() {
 #[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn what_happens_to_whole_databases_often_is_looked_at_once() {
     const WAITERS: usize = 1_000;
-    let (mut bench, texts) = (Bench::default(), words(WAITERS));
-    for text in &texts {
-        bench.asks("holder", WRITE, &[text.as_bytes()]);
-        bench.asks(text, WRITE, &[text.as_bytes()]);
+    for db in [None, Some(0)] {
+        let (mut scene, names) = (in_one_turn(), words(WAITERS));
+        for name in &names {
+            scene.takes(name, "holder", WRITE);
+            scene.waits(name, name, WRITE);
+        }
+        (0..5_000).for_each(|_| scene.manager.databases_swapped(0, 1));
+        let (opened, looks, _) = serves(&mut scene);
+        assert_eq!(opened, WAITERS);
+        assert!(looks <= 2 * WAITERS + 10, "{looks} looks");
+        // It changes again while the look goes on: once more, from the start.
+        scene.manager.database_changed(db);
+        let begun = self::opened(&mut scene, |scene| scene.serves_a_slice(WAITERS / 2));
+        assert!(begun < WAITERS && scene.manager.has_work());
+        names.iter().for_each(|name| scene.store.delete(&id(name)));
+        (0..5_000).for_each(|_| scene.manager.database_changed(db));
+        let (rest, _, granted) = serves(&mut scene);
+        assert_eq!(granted, WAITERS, "those that had been looked at too");
+        assert!((WAITERS..=2 * WAITERS).contains(&(begun + rest)), "{begun} and {rest}");
+        // And one key that changes often.
+        scene.waits("0", "late", WRITE);
+        (0..5_000).for_each(|_| scene.manager.key_changed(id("0").as_ref()));
+        let (opened, looks, _) = serves(&mut scene);
+        assert!(opened == 1 && looks <= 3, "{opened} opened, {looks} looks");
     }
-    for _ in 0..5_000 {
-        bench.manager.databases_swapped(0, 1);
-    }
-    let (opened, looks, _) = bench.serves();
-    assert_eq!(opened, WAITERS);
-    assert!(looks <= 2 * WAITERS + 10, "{looks} looks");
-    // It changes again while the look goes on: once more, from the start.
-    bench.manager.database_changed(None);
-    let mut left = WAITERS;
-    let opened = bench.opened(|bench| {
-        bench.manager.serve_queues(&mut bench.store, &mut TestClients::default(), &mut || {
-            left -= 1;
-            (left > 0).then_some(ms(1))
-        });
-    });
-    assert!(opened < WAITERS && bench.manager.has_work());
-    texts.iter().for_each(|text| bench.store.delete(&id(text)));
-    (0..5_000).for_each(|_| bench.manager.database_changed(Some(0)));
-    let (rest, _, granted) = bench.serves();
-    assert_eq!(granted.len(), WAITERS, "those that had been looked at too");
-    assert!((WAITERS..=2 * WAITERS).contains(&(opened + rest)), "{opened} and {rest}");
-    // And one key that changes often.
-    bench.asks("late", WRITE, &[b"0"]);
-    (0..5_000).for_each(|_| bench.manager.key_changed(id("0").as_ref()));
-    let (opened, looks, _) = bench.serves();
-    assert!(opened == 1 && looks <= 3, "{opened} opened, {looks} looks");
 }
 
 #[test]
@@ -186,21 +150,15 @@ fn a_connection_with_many_holds_ends_them_in_slices_and_the_oldest_connection_fi
         }
     }
     scene.connection = None;
-    scene.waits("2:0", "B", WRITE);
-    scene.takes("x", "X", WRITE);
-    scene.waits("x", "Y", WRITE);
+    scene.plays("B waits to write 2:0; X writes x; Y waits to write x");
     scene.in_one_turn(|scene| {
         scene.closes(2);
         scene.closes(1);
         scene.releases("x", "X");
         let mut slices = 0;
         while scene.manager.has_work() {
-            let (now, mut left) = (scene.now(), 100);
             let operations = scene.store.operations;
-            scene.manager.serve_queues(&mut scene.store, &mut TestClients::default(), &mut || {
-                left -= 1;
-                (left > 0).then_some(now)
-            });
+            scene.serves_a_slice(100);
             assert!(scene.store.operations - operations <= 300);
             slices += 1;
             if slices == 1 {
@@ -216,35 +174,19 @@ fn a_connection_with_many_holds_ends_them_in_slices_and_the_oldest_connection_fi
 
 /// Names of two slots, of which one moves away: all requests there are sent away, and no others.
 #[test]
-#[cfg_attr(miri, ignore = "so many histories take hours there")]
 fn a_probe_finds_every_request_whose_names_are_not_served() {
-    for seed in 0..300 {
-        let mut random = Random::new(seed);
-        let mut scene = Scene::new();
-        let slots = [["a", "b", "c", "d"], ["e", "f", "g", "h"]];
-        for name in slots.as_flattened() {
-            scene.takes(name, "holder", READ);
-            scene.takes(name, "other", READ);
-        }
-        let mut away = Vec::new();
-        for number in 0..random.below(20) {
-            let slot = random.below(2);
-            let names: Vec<&str> = random.some_of(4, 4).into_iter().map(|at| slots[slot][at]).collect();
-            let token = format!("token {number}");
-            scene.waits(&names.join(" "), &token, WRITE);
-            if slot == 1 {
-                away.push(format!("{token} NotServed"));
-            }
-        }
-        if random.chance(50) {
-            scene.waits("e", "holder", UPGRADE);
-            away.push("holder NotServed".to_owned());
-        }
-        slots[1].iter().for_each(|name| scene.store.set_served(&id(name), false));
-        scene.looks_at_names();
-        let mut news = scene.news();
-        news.sort();
-        away.sort();
-        assert_eq!(news, away, "seed {seed}");
+    let mut scene = Scene::new();
+    for name in ["a", "b", "e", "f", "g"] {
+        scene.takes(name, "H", READ);
+        scene.takes(name, "I", READ);
     }
+    scene.plays("A waits to write a b; B waits to write e; C waits to write g f; D E wait to write f e");
+    scene.plays("F waits to write a; G waits to write g");
+    scene.waits("e", "H", UPGRADE);
+    ["e", "f", "g"].iter().for_each(|name| scene.store.set_served(&id(name), false));
+    scene.looks_at_names();
+    let mut news = scene.news();
+    news.sort();
+    assert_eq!(news, ["B", "C", "D", "E", "G", "H"].map(|token| format!("{token} NotServed")));
+    assert_eq!(scene.queue("a"), ["A", "F"]);
 }
