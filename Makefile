@@ -22,7 +22,7 @@ help: ## Show this
 	@echo "  SERVERS=\"path path\"   the servers of make test-servers and make bench; without it, NAMES=\"name name\" to fetch"
 	@echo "  FAULTS=\"queue\"        a part of make faults, by subject or name (tests/README.md)"
 	@echo "  BENCH=\"compare\"       a part of make bench: instructions, compare, persistence, memory, places, handoff, longest,"
-	@echo "                        waking, crowds, queues, clients, growth"
+	@echo "                        waking, crowds, queues, clients, growth, scale"
 
 deps: ## Install what is missing (Debian packages as root; Python packages into .venv)
 	@scripts/deps

@@ -280,8 +280,7 @@ def main() -> int:
         measure()
     if options.run:
         run()
-    else:
-        PAGE.write_text(with_tables(PAGE.read_text()))
+    PAGE.write_text(with_tables(PAGE.read_text()))
     return 0
 
 

@@ -17,7 +17,7 @@ def _values(raw: RawConnection, **numbers: int) -> dict[str, str]:
     script = SCRIPT
     for name, number in numbers.items():
         before = {"OLD_MS": "OLD_MS = 600000", "MOST_LOCKS": "10, 1000, 200"}[name]
-        after = f"OLD_MS = {number}" if name == "OLD_MS" else f"2, 10, {number}"
+        after = f"OLD_MS = {number}" if name == "OLD_MS" else f"10, 10, {number}"
         assert before in script
         script = script.replace(before, after)
     reply = as_text(raw.ok("EVAL", script, 0, 0))
