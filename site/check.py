@@ -48,7 +48,11 @@ def find(page: Page, start: str) -> list[str]:
     wrong = []
     for words, wanted in TASKS.items():
         page.goto(start + "docs/start.html")
-        page.locator("input[data-md-component=search-query]").fill(words)
+        # What is typed before the index has been loaded is lost, and so is text without a key.
+        page.get_by_text("Type to start searching").wait_for(state="attached")
+        box = page.locator("input[data-md-component=search-query]")
+        box.fill(words)
+        box.press("End")
         results = page.locator("li.md-search-result__item > a.md-search-result__link")
         try:
             results.first.wait_for(timeout=LIMIT_MS)
