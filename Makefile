@@ -9,7 +9,7 @@ SLOCK_EXPLORE_SECONDS ?= 600
 export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS SLOCK_EXPLORE_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps module build run demo test test-clients test-go test-others test-servers dist clients-examples histories soak torture torture-faults fuzz miri memcheck explore explore-faults faults bench bench-quick lint format clean
+.PHONY: help deps module build run demo test test-clients test-go test-others test-servers dist site site-check clients-examples histories soak torture torture-faults fuzz miri memcheck explore explore-faults faults bench bench-quick lint format clean
 
 help: ## Show this
 	@echo "SLOCK, a read-write lock as a Redis data type."
@@ -22,7 +22,7 @@ help: ## Show this
 	@echo "  SERVERS=\"path path\"   the servers of make test-servers and make bench; without it, NAMES=\"name name\" to fetch"
 	@echo "  FAULTS=\"queue\"        a part of make faults, by subject or name (tests/README.md)"
 	@echo "  BENCH=\"compare\"       a part of make bench: instructions, compare, persistence, memory, places, handoff, longest,"
-	@echo "                        waking, crowds, queues, clients, growth"
+	@echo "                        waking, crowds, queues, clients, growth, scale"
 
 deps: ## Install what is missing (Debian packages as root; Python packages into .venv)
 	@scripts/deps
@@ -56,6 +56,12 @@ test-servers: module ## Run the server tests on each of SERVERS, or on those tha
 
 dist: build ## Pack all for machines without Rust, into target/dist: a Debian package, a tarball, a wheel of the Python library
 	@scripts/dist
+
+site: ## Make a site of the pages, with search, in target/site/html
+	@scripts/site
+
+site-check: ## Open the site in headless Chromium: search for the commonest tasks, follow every link, take pictures
+	@scripts/site check
 
 clients-examples: ## Fetch and build the examples in other languages, which make test then runs
 	@scripts/clients-examples

@@ -13,6 +13,7 @@ import select
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from common import (
     RawConnection,
@@ -132,6 +133,7 @@ def main() -> int:
     parser.add_argument("--hold-ms", type=float, default=10)
     parser.add_argument("--seconds", type=float, default=10, help="for each way of waiting")
     parser.add_argument("--poll-ms", type=float, nargs="+", default=[100, 10], help="pauses between tries")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the turns of each client as SVG")
     options = parser.parse_args()
 
     report = Report(options)
@@ -140,7 +142,7 @@ def main() -> int:
     with private_server() as server:
         report.server(server)
         print(f"{options.clients} clients, {options.hold_ms:g} ms hold, {options.seconds:g} s each:")
-        clock = ServerClock(server)
+        clock, turns = ServerClock(server), {}
         for name, connect, pause_s in ways:
             clients = [connect(server, f"turns:{name}", number) for number in range(options.clients)]
             start = clock.read()
@@ -149,7 +151,36 @@ def main() -> int:
             for client in clients:
                 client.connection.close()
             tell(name, clients, used)
+            turns[name] = sorted((client.turns for client in clients), reverse=True)
+    if options.picture:
+        what = f"{options.clients} clients want one lock, each for {options.hold_ms:g} ms"
+        options.picture.write_text(draw(f"{what}: turns of each in {options.seconds:g} s", turns))
     return report.status()
+
+
+def draw(title: str, turns: dict[str, list[int]]) -> str:
+    """Bars for the clients of each way of waiting, all to one scale, from the luckiest to the unluckiest."""
+    width, height, bar, left = 720, 110, 12, 124
+    most = max(max(row) for row in turns.values())
+    parts = [f'<text x="8" y="20" font-weight="bold">{title}</text>']
+    for number, (name, row) in enumerate(turns.items()):
+        base = 44 + (number + 1) * height + number * 30
+        colour = "#4878a8" if number == 0 else "#d08a3c"
+        parts.append(f'<text x="8" y="{base - height + 8}">{name}</text>')
+        parts.append(f'<text x="8" y="{base}" fill="#666">{min(row)} to {max(row)} turns</text>')
+        parts.append(f'<line x1="{left}" y1="{base}" x2="{width - 8}" y2="{base}" stroke="#bbb"/>')
+        for at, count in enumerate(row):
+            size, x = (height - 24) * count / most, left + at * (width - left - 8) / len(row)
+            parts.append(
+                f'<rect x="{x:.1f}" y="{base - size:.1f}" width="{bar - 3}" height="{size:.1f}" '
+                f'fill="{colour}"/>'
+            )
+    total = 44 + len(turns) * (height + 30)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {total}" font-family="sans-serif" '
+        f'font-size="13"><rect width="100%" height="100%" fill="#fff"/>'
+    )
+    return "\n".join([head, *parts, "</svg>", ""])
 
 
 def tell(name: str, clients: list[Client], used_us: float) -> None:

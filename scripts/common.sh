@@ -27,3 +27,22 @@ python_side_by_side=(--numprocesses 3 --dist loadfile)
 # The program as the tests have it. With the example libraries have the features that they have in `cargo test`.
 # shellcheck disable=SC2034
 build_program=(cargo build --quiet --bin slock --example conformance_agent)
+
+# build_static [--release]: builds the program without a C library, and prints its path; fails and says why if it cannot.
+build_static() {
+  local target profile
+  target=$(uname -m)-unknown-linux-musl
+  profile=debug
+  [ "${1:-}" != --release ] || profile=release
+  ! have rustup || rustup target add "$target" >/dev/null 2>&1 || true
+  if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target" ]; then
+    say "no static program: Rust's target $target is missing. Run: rustup target add $target; without rustup, install" \
+      "the package of your Rust for this target, or give a static program as SLOCK_STATIC" >&2
+  elif ! have musl-gcc; then
+    say "no static program: musl-gcc is missing (Debian: musl-tools)" >&2
+  else
+    cargo build --quiet --bin slock --target "$target" "$@" >&2 &&
+      echo "${CARGO_TARGET_DIR:-target}/$target/$profile/slock" && return
+  fi
+  return 1
+}

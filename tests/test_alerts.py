@@ -73,6 +73,14 @@ def _long_wait(server: Server, raw: RawConnection) -> None:
     wait_until(lambda: _read(raw)["slock_oldest_wait_ms"] > 1000, what="the first to wait for a second")
 
 
+def _held_long(server: Server, raw: RawConnection) -> None:
+    """Nobody waits. Readers count one by one, as `slock old` lists them."""
+    raw.ok("SLOCK.LOCK", "k", "a", HOUR)
+    raw.ok("SLOCK.RLOCK", "j", "b", HOUR)
+    raw.ok("SLOCK.RLOCK", "j", "c", HOUR)
+    wait_until(lambda: _read(raw, old_ms=1)["slock_old_holds"] == 3, what="three leases to be old")
+
+
 def _run_out(server: Server, raw: RawConnection) -> None:
     raw.ok("SLOCK.LOCK", "k", "a", HOUR)
     assert raw.ok("SLOCK.LOCK", "k", "b", HOUR, "WAIT", 1) == 0
@@ -109,6 +117,7 @@ STAGES: dict[str, tuple[Callable[[Server, RawConnection], None], int]] = {
     "LockQueueFull": (_queue_full, 1),
     "ManyWaitForLocks": (_many_wait, 1),
     "LockWaitsLong": (_long_wait, 1),
+    "LockHeldLong": (_held_long, 1),
     "LockWaitsRunOut": (_run_out, 100),
     "LockRequestsWithoutSubscriber": (_without_subscriber, 100),
     "LockHoldersExpire": (_expire, 100),
@@ -120,12 +129,14 @@ STAGES: dict[str, tuple[Callable[[Server, RawConnection], None], int]] = {
 # `redis_script_result`, which version 1.45 lacks: the version of Debian 12.
 BROKEN = {"LockMetricsMissing": {IS_UP: 1.0}, "LockServerDown": {IS_UP: 0.0}}
 # As they are; all else grows.
-GAUGES = {"slock_waiters", "slock_oldest_wait_ms", "slock_locks", IS_UP}
+GAUGES = {"slock_old_holds", "slock_waiters", "slock_oldest_wait_ms", "slock_locks", IS_UP}
 
 
-def _read(raw: RawConnection) -> Values:
+def _read(raw: RawConnection, old_ms: int = 600_000) -> Values:
     """What the exporter's script gives, and the errors, which the exporter takes from the server."""
-    reply = as_text(raw.ok("EVAL", (DOCS / "redis_exporter.lua").read_text(), 0))
+    script = (DOCS / "redis_exporter.lua").read_text()
+    assert "local OLD_MS = 600000\n" in script
+    reply = as_text(raw.ok("EVAL", script.replace("OLD_MS = 600000", f"OLD_MS = {old_ms}"), 0))
     values = {name: float(value) for name, value in zip(reply[::2], reply[1::2], strict=True)}
     errors = re.findall(r"errorstat_(\w+):count=(\d+)", raw.ok("INFO", "errorstats").decode())
     return {**values, **{f"errors {code}": float(count) for code, count in errors}, IS_UP: 1}
@@ -183,7 +194,7 @@ def test_an_alert_fires_where_it_should_and_no_other_does(
     before = _read(raw)
     happens, times = STAGES[alert]
     happens(server, raw)
-    after = BROKEN.get(alert) or _read(raw)
+    after = BROKEN.get(alert) or _read(raw, 1 if alert == "LockHeldLong" else 600_000)
     _check(promtool, tmp_path, _series(before, after, times), [alert])
 
 

@@ -21,6 +21,8 @@ NOT_A_NUMBER += ["9" * 400]
 NOT_A_TTL = [*NOT_A_NUMBER, 0, -1, MAX_TTL + 1, 2**63 - 1, -(2**63)]
 MAX_FENCE, MAX_WAIT, MAX_LIMIT, MAX_REFUSE = 2**53 - 1, 365 * 86_400_000, 2**31 - 1, 3_600_000
 
+MAX_REASON = 256
+
 ARITY = "wrong number of arguments"
 
 # Each option with a good value, bad ones, and what the error says of these.
@@ -36,6 +38,7 @@ OPTIONS: dict[str, tuple[Words, list[object], str]] = {
         [*NOT_A_NUMBER, 0, -1, MAX_REFUSE + 1],
         f"an integer from 1 to {MAX_REFUSE} milliseconds",
     ),
+    "REASON": (("r",), ["", "r" * (MAX_REASON + 1)], f"1 to {MAX_REASON} bytes"),
     "EPHEMERAL": ((), [], ""),
     "GT": ((), [], ""),
     "XX": ((), [], ""),
@@ -74,6 +77,9 @@ def bad_options(command: Command) -> Iterator[tuple[Words, str]]:
         yield ("WAIT", 0, "NOTIFY", "c", "t", "XX"), "option XX does not go with WAIT"
         yield ("EPHEMERAL", "XX"), "option XX does not go with EPHEMERAL"
         yield ("XX", "NOTIFY", "c", "t"), "option NOTIFY needs WAIT"
+    if "REASON" in known:
+        for others in ((), ("REFUSE", 5)):
+            yield (*others, "REASON", "r"), "option REASON needs FENCE and a single key"
     if of_info:
         yield ("COUNT", 1), "option COUNT needs FULL"
         yield ("FULL", "full"), "option FULL is given twice"

@@ -30,7 +30,8 @@ TOOLS = ("sh", "bash", "cat")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what `scripts/dist` makes of the program and the module under test."""
     directory = tmp_path_factory.mktemp("dist")
-    parts = {"SLOCK_CLI": str(program()), "SLOCK_MODULE": str(module_path())}
+    # Here the program stands for the static one too, which has a test of its own.
+    parts = {"SLOCK_CLI": str(program()), "SLOCK_STATIC": str(program()), "SLOCK_MODULE": str(module_path())}
     environment = {**os.environ, "DIST": str(directory), **parts}
     # As somebody whose new files nobody else can read.
     subprocess.run([REPOSITORY / "scripts/dist"], env=environment, check=True, timeout=600, umask=0o077)

@@ -154,6 +154,9 @@ pub enum Command {
         /// Only what is held for at least this long, of all keys or of those like the pattern
         #[arg(long, value_name = "TIME", value_parser = table::parse_duration)]
         held_for: Option<Duration>,
+        /// Why, for the server's log: at most 256 bytes
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
         /// Do not ask
         #[arg(long)]
         yes: bool,

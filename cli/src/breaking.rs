@@ -13,6 +13,9 @@ use crate::list::{Name, SLICE, Slices, unless_all_fail};
 use crate::nodes::{self, Node, full_info, json_of};
 use crate::table::{self, clean, duration, milliseconds, owner};
 
+/// The longest `--reason`, which the server's module would refuse if it were longer.
+const REASON_MAX_BYTES: usize = 256;
+
 /// What is to end.
 pub struct Which<'a> {
     /// The keys; with one of the others a pattern at most.
@@ -31,7 +34,16 @@ struct Hold {
 }
 
 /// Ends the holds that it shows, by their fencing tokens: who gets a lock meanwhile keeps it.
-pub async fn take_away(place: &Place, which: &Which<'_>, yes: bool, as_json: bool) -> Result<u8, Failure> {
+pub async fn take_away(
+    place: &Place,
+    which: &Which<'_>,
+    reason: Option<&str>,
+    yes: bool,
+    as_json: bool,
+) -> Result<u8, Failure> {
+    if reason.is_some_and(|reason| !(1..=REASON_MAX_BYTES).contains(&reason.len())) {
+        return Err(Failure::usage(format!("--reason takes 1 to {REASON_MAX_BYTES} bytes")));
+    }
     let (mut nodes, mut holds) = (Vec::new(), Vec::new());
     if which.holder.is_some() || which.held_for.is_some() {
         if which.keys.len() > 1 {
@@ -64,6 +76,9 @@ pub async fn take_away(place: &Place, which: &Which<'_>, yes: bool, as_json: boo
     for Hold { node, name, token, shown } in holds {
         let mut release = cmd("SLOCK.MUNLOCK");
         release.arg(1).arg(name).arg(token).arg("FENCE").arg(shown["fence"].as_i64());
+        if let Some(reason) = reason {
+            release.arg("REASON").arg(reason);
+        }
         if nodes[node].answer(release).await? == Value::Int(1) {
             ended.push(shown);
         }

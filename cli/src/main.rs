@@ -76,9 +76,9 @@ async fn act(cli: &Cli) -> Result<u8, Failure> {
             acquire::extend(&place, keys, token, *ttl, output.json).await
         }
         Command::Release { keys, token, output } => acquire::release(&place, keys, token, output.json).await,
-        Command::Break { keys, holder, held_for, yes, output } => {
+        Command::Break { keys, holder, held_for, reason, yes, output } => {
             let which = breaking::Which { keys, holder: holder.as_deref(), held_for: *held_for };
-            breaking::take_away(&place, &which, *yes, output.json).await
+            breaking::take_away(&place, &which, reason.as_deref(), *yes, output.json).await
         }
         Command::Check { key, fence, output } => change::check(&place, key, *fence, output.json).await,
         Command::Wait { key, wait } => change::wait(&place, key, *wait).await,

@@ -65,7 +65,7 @@ func (h *Hold) look() {
 		}
 	})
 	if isLong {
-		h.locks.report.warn(h.values, "a lock is held for more than an hour, without MaxHold", h.label(), h.owner.names, nil)
+		h.locks.report.warn(h.values, "a lock has been held for an hour and has no maximum hold time", h.label(), h.owner.names, nil)
 	}
 	if isDue && h.extending.TryLock() {
 		defer h.extending.Unlock()

@@ -21,6 +21,9 @@ const TAG_MAX_BYTES: usize = 64;
 /// The longest wait, in milliseconds: a year. 0 is a wait without limit.
 const WAIT_MAX_MS: i64 = TTL_MAX_MS;
 
+/// The longest text of `REASON`, in bytes.
+const REASON_MAX_BYTES: usize = 256;
+
 /// The longest refusal of `REFUSE`, in milliseconds: an hour.
 const REFUSE_MAX_MS: i64 = 3_600_000;
 
@@ -62,6 +65,8 @@ pub struct Options<'a> {
     pub is_at_least: bool,
     /// `REFUSE ms`.
     pub refuse_ms: Option<u64>,
+    /// `REASON text`.
+    pub reason: Option<&'a [u8]>,
     /// `COUNT n`: how many to list at most.
     count: Option<usize>,
     /// `CURSOR c`: where a list goes on, 0 at its beginning.
@@ -212,6 +217,7 @@ impl<'a> Args<'a> {
                     options.refuse_ms =
                         Some(integer("REFUSE", self.value("REFUSE")?, 1..=REFUSE_MAX_MS, " milliseconds")?);
                 }
+                "REASON" => options.reason = Some(self.reason()?),
                 "COUNT" => options.count = Some(self.count()?),
                 "CURSOR" => options.cursor = integer("CURSOR", self.value("CURSOR")?, 0..=i64::MAX, "")?,
                 "FULL" => options.is_full = true,
@@ -258,6 +264,15 @@ impl<'a> Args<'a> {
             Ok(meta)
         } else {
             error(format!("ERR META must be at most {META_MAX_BYTES} bytes long"))
+        }
+    }
+
+    fn reason(&mut self) -> Result<&'a [u8], Reply> {
+        let reason = self.value("REASON")?.bytes();
+        if (1..=REASON_MAX_BYTES).contains(&reason.len()) {
+            Ok(reason)
+        } else {
+            error(format!("ERR REASON must be 1 to {REASON_MAX_BYTES} bytes long"))
         }
     }
 

@@ -119,7 +119,7 @@ const COMMANDS: &[Command] = &[
         flags: c"write",
         summary: c"Releases locks, in whichever mode the token holds them. With REFUSE, ends the whole acquisition.",
         complexity: COMPLEXITY_END,
-        args: &[NUMKEYS, KEYS, TOKEN, FENCE, REFUSE],
+        args: &[NUMKEYS, KEYS, TOKEN, FENCE, REFUSE, REASON],
         run: hold::munlock,
     },
     Command {
@@ -232,6 +232,7 @@ const XX: Arg = option(c"XX", c"xx", ArgKind::Word);
 const GT: Arg = option(c"GT", c"gt", ArgKind::Word);
 const FENCE: Arg = option(c"FENCE", c"fence", ArgKind::Integer);
 const REFUSE: Arg = option(c"REFUSE", c"refuse-ms", ArgKind::Integer);
+const REASON: Arg = option(c"REASON", c"text", ArgKind::String);
 
 const COUNT: Arg = option(c"COUNT", c"count", ArgKind::Integer);
 const CURSOR: Arg = option(c"CURSOR", c"cursor", ArgKind::Integer);

@@ -15,6 +15,22 @@ pub fn log_notice(line: &str) {
     log(c"notice", line);
 }
 
+/// What a client chose, as a part of a line: without characters that would begin another line or hide a part of this one,
+/// and at most 256 characters of it, since the server cuts a line at about 1,000.
+pub fn loggable(bytes: &[u8]) -> String {
+    const MOST: usize = 256;
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * MOST)]);
+    let (mut shown, mut room) = (String::new(), MOST);
+    for escaped in text.chars().map(char::escape_debug) {
+        if escaped.len() > room {
+            return format!("\"{shown}\"...");
+        }
+        room -= escaped.len();
+        shown.extend(escaped);
+    }
+    format!("\"{shown}\"")
+}
+
 fn log(level: &CStr, line: &str) {
     let line = CString::new(line.replace('\0', " ")).unwrap_or_default();
     // The server names the module in the line only when it gets a context of the module's.

@@ -48,7 +48,7 @@ pub use hooks::{DatatypeHooks, EventHooks, Loading, Role};
 pub use info::{Section, WriteInfo, register_info};
 pub use key::{LockKey, Opened};
 pub use load::on_load;
-pub use log::{log_notice, log_warning};
+pub use log::{log_notice, log_warning, loggable};
 pub use module_ctx::own_ctx;
 pub use reply::Reply;
 pub use string::{OwnedString, Str, Strings};

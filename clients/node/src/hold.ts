@@ -203,7 +203,7 @@ export class HeldLock implements Hold {
       const wasHeld = await this.keeper.end(this.owner, this.named, this.wanted.atLeastMs - (now() - this.#granted));
       if (wasHeld) return;
     } catch (error) {
-      reporter.warn(`a release failed, and the lock ends by its ttl (lock ${this.keys.join(", ")}): ${textOf(error)}`);
+      reporter.warn(`a release failed; the lock ends by its ttl (lock ${this.keys.join(", ")}): ${textOf(error)}`);
       reporter.tell("releaseFailed", this.label, error);
       throw error;
     }
@@ -316,7 +316,7 @@ export class HeldLock implements Hold {
   #tellLoss(): LostError {
     const loss = this.#loss();
     this.#controller?.abort(loss);
-    this.locks.reporter.warn(`${loss.message}${this.label === this.keys[0] ? "" : ` (label ${this.label})`}`);
+    this.locks.reporter.warn(`a lock was lost: ${loss.message}${this.label === this.keys[0] ? "" : ` (label ${this.label})`}`);
     this.locks.reporter.tell("lost", this.label, loss);
     return loss;
   }
@@ -380,7 +380,7 @@ export class HeldLock implements Hold {
     if (!isDue || this.#turn) return;
     if (at >= this.#warnAt) {
       this.#warnAt = Infinity;
-      this.locks.reporter.warn(`a lock is held for more than an hour, and has no maxHoldMs (lock ${this.keys.join(", ")})`);
+      this.locks.reporter.warn(`a lock has been held for an hour and has no maximum hold time (lock ${this.keys.join(", ")})`);
     }
     // A reply may be waited for in vain, so it is not waited for long.
     this.#inTurn(() => this.#extend(monotonic() + this.ttlMs / 4, this.ttlMs)).catch((error: unknown) => {

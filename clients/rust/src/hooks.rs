@@ -69,7 +69,7 @@ impl Reporter {
 
     /// Nothing limits the hold.
     pub(crate) fn held_long(&self, wanted: &Wanted) {
-        warn!(keys = ?wanted.keys, label = wanted.label(), "a lock has been held for an hour, and has no max_hold");
+        warn!(keys = ?wanted.keys, label = wanted.label(), "a lock has been held for an hour and has no maximum hold time");
     }
 
     pub(crate) fn polls(&self, error: &RedisError) {

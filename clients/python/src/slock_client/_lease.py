@@ -205,7 +205,7 @@ class Lease:
     def warn_once(self) -> None:
         if not self.is_warned:
             self.is_warned = True
-            _log.warning("slock: a lock has been held for an hour and has no max_hold (%s)", self)
+            _log.warning("slock: a lock has been held for an hour and has no maximum hold time (%s)", self)
 
     def __str__(self) -> str:
         return f"lock {', '.join(self.owner.names)}, label {self.label}"

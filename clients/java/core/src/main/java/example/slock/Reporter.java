@@ -48,7 +48,7 @@ final class Reporter {
   }
 
   void heldLong(String label, List<String> keys) {
-    log(Level.WARNING, "a lock is held for more than an hour, and has no maxHold", keys, label, null);
+    log(Level.WARNING, "a lock has been held for an hour and has no maximum hold time", keys, label, null);
   }
 
   void abandoned(String label, List<String> keys) {
