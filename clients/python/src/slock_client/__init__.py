@@ -3,8 +3,8 @@
 `slock_client.Locks` is for synchronous programs, `slock_client.asyncio.Locks` for those that use asyncio.
 """
 
-from slock_client import errors, info, polling
-from slock_client._options import Mode, ReadOptions, RequestOptions
+from slock_client import errors, info
+from slock_client._options import LocksOptions, Mode, QuorumOptions, ReadOptions, RequestOptions
 from slock_client._sync import Hold, Locks, Quorum, Request
 from slock_client.errors import (
     ClosedError,
@@ -30,6 +30,7 @@ __all__ = [
     "Hold",
     "Hooks",
     "Locks",
+    "LocksOptions",
     "LostError",
     "Mode",
     "ModuleNotLoadedError",
@@ -38,6 +39,7 @@ __all__ = [
     "QueueFullError",
     "Quorum",
     "QuorumMissedError",
+    "QuorumOptions",
     "ReadOptions",
     "Reason",
     "RefusedError",
@@ -49,5 +51,4 @@ __all__ = [
     "WrongModeError",
     "errors",
     "info",
-    "polling",
 ]

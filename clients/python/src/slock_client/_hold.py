@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from slock_client._clock import now
-from slock_client._lease import Keeper, Lease, reference
+from slock_client._lease import Keeper, Lease
 from slock_client._mode import downgrade, upgrade
 from slock_client._options import Duration, Mode, check_ttl, seconds
 from slock_client._quorum import Votes
@@ -25,7 +26,7 @@ class HoldBase:
     def __init__(self, home: Any, lease: Lease, alive: Callable[[], Any] | None = None) -> None:
         self._home, self._lease = home, lease  # the `Locks`, and what is known
         # From now on it is renewed: as long as somebody has this object, or `alive` gives something.
-        lease.alive = reference(self) if alive is None else alive
+        lease.alive = weakref.ref(self) if alive is None else alive
 
     @property
     def token(self) -> str:
@@ -130,7 +131,7 @@ class HoldBase:
         async def send(until: float) -> None:
             await lease.extend(self._keeper(), ttl, min(until, max(now() + 0.001, lease.last)))
 
-        await engine.servers[0].repeat(lease.owner.names, self._home._settings.retry_for, send)
+        await engine.servers[0].repeat(lease.owner.names, send)
 
     async def _upgrade(self, wait: Duration | None = None) -> None:
         """Makes a reader the writer, in one step, with a new fence. It waits until the other readers have left, for at

@@ -10,17 +10,14 @@ from __future__ import annotations
 import contextvars
 import logging
 import os
-import weakref
 from collections.abc import Callable
 from typing import Any, Literal
 
-from slock_client._acquisition import Grant
 from slock_client._clock import now
 from slock_client._options import Mode, Options
 from slock_client._protocol import Owner, explained, not_held
 from slock_client._quorum import Votes
-from slock_client._server import Server
-from slock_client._settings import Settings
+from slock_client._server import Answer, Server
 from slock_client._transport import NoReply, ServerError
 from slock_client.errors import LostError, Reason, SlockError
 
@@ -33,10 +30,8 @@ Keeper = Server | Votes  # where a hold is kept
 
 
 class Lease:
-    def __init__(
-        self, settings: Settings, keeper: Keeper, owner: Owner, mode: Mode, options: Options, grant: Grant
-    ) -> None:
-        self._settings, self.keeper, self.owner, self.options = settings, keeper, owner, options
+    def __init__(self, keeper: Keeper, owner: Owner, mode: Mode, options: Options, grant: Answer) -> None:
+        self.keeper, self.owner, self.options = keeper, owner, options
         self.label = options.label or owner.names[0]
         self._context = contextvars.copy_context()
         self.pid = os.getpid()
@@ -53,19 +48,19 @@ class Lease:
         self.watchers: list[Callable[[], object]] = []  # called when the hold is over
         self.holds: dict[Lease, None] = {}  # where it is until it is over
         self._claims = [None]  # who takes the one element ends the hold
-        self.grant(mode, *grant)
+        self.grant(mode, grant)
 
     # --- what the server has said
 
-    def grant(self, mode: Mode, fence: int, sent: float) -> None:
+    def grant(self, mode: Mode, answer: Answer) -> None:
         self.mode: Mode = mode
-        self.fence = fence
+        self.fence = answer.number
         self.is_open = False  # the server may have changed the mode and the fence: renewals name no fence
-        self.lengthen(sent, self.ttl)
+        self.lengthen(answer.sent, self.ttl)
 
     def lengthen(self, sent: float, ttl: float) -> None:
         """The server lets the hold live for a ttl, or longer, from a moment on."""
-        self.ttl, self.until = max(self.ttl, ttl), max(self.until, sent + self._settings.counted(ttl))
+        self.ttl, self.until = max(self.ttl, ttl), max(self.until, sent + self.options.counted(ttl))
         self.renew_at, self.failed = sent + self.ttl / 3, None
 
     def named(self) -> int:
@@ -79,6 +74,10 @@ class Lease:
         return self.until if most is None else min(self.until, self.granted + most)
 
     # --- its end
+
+    def is_abandoned(self) -> bool:
+        """Whether nobody can release it any more."""
+        return self.alive is not None and self.alive() is None
 
     def _claim(self) -> bool:
         """Whether the caller is the one who ends the hold. From then on nothing renews it."""
@@ -107,7 +106,6 @@ class Lease:
             self._notify()
 
     def abandon(self) -> None:
-        """Nobody can release it any more."""
         if self._claim():
             self.state = "over"
             self.keeper.drop(self.owner, self.named())
@@ -130,7 +128,7 @@ class Lease:
             return None
         if last < self.until:
             return "max hold"
-        return "closed" if self._settings.is_closing else "expired"
+        return "closed" if self.options.closing.is_set() else "expired"
 
     def problem(self) -> SlockError | None:
         """`None` while the hold is live."""
@@ -184,36 +182,28 @@ class Lease:
             self._context.copy().run(hook, self.label, *arguments)  # a context is for one thread at a time
 
     def _notify(self) -> None:
-        self._call(self._settings.hooks.held, now() - self.granted)
+        self._call(self.options.hooks.held, now() - self.granted)
         for watcher in list(self.watchers):
             watcher()
 
     def _tell_loss(self) -> LostError:
         loss = self._loss()
         _log.warning("slock: a lock was lost: %s (label %s, reason %s)", loss, self.label, loss.reason)
-        self._call(self._settings.hooks.lost, loss)
+        self._call(self.options.hooks.lost, loss)
         return loss
 
     def tell_renewal_failed(self, error: BaseException) -> None:
         _log.debug("slock: a renewal failed (%s): %s", self, error)
-        self._call(self._settings.hooks.renewal_failed, error)
+        self._call(self.options.hooks.renewal_failed, error)
 
     def tell_release_failed(self, error: BaseException) -> None:
         _log.warning("slock: a release failed; the lock ends by its ttl (%s): %s", self, error)
-        self._call(self._settings.hooks.release_failed, error)
+        self._call(self.options.hooks.release_failed, error)
 
-    def warn_once(self) -> None:
-        if not self.is_warned:
+    def warn_of_age(self) -> None:
+        if not self.is_warned and self.options.max_hold is None:
             self.is_warned = True
             _log.warning("slock: a lock has been held for an hour and has no max_hold (%s)", self)
 
     def __str__(self) -> str:
         return f"lock {', '.join(self.owner.names)}, label {self.label}"
-
-
-def is_abandoned(lease: Lease) -> bool:
-    return lease.alive is not None and lease.alive() is None
-
-
-def reference(target: object) -> Callable[[], Any]:
-    return weakref.ref(target)

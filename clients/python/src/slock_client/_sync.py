@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from slock_client._block import Block, Exit, entered
 from slock_client._hold import HoldBase
 from slock_client._locks import Engine, LocksBase, QuorumBase, RequestBase
-from slock_client._options import HoldOptions, Mode, ReadOptions, RequestOptions
+from slock_client._options import HoldOptions, Mode
 from slock_client._threads import Threads
 from slock_client._transport import completed, run
 from slock_client.errors import NotHeldError
@@ -22,63 +22,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Locks(LocksBase):
-    """What a program asks for locks: make one for the program. Threads may share it, and forked children may use it.
-
-    `client` is a `Redis` or `RedisCluster` of redis-py or valkey-py, or a client of Sentinel (`master_for`). It stays
-    the program's. `prefix` is put before each key that is sent. `retry_for` is how long a call goes on while no reply
-    comes at all, `retry_wait_for` how long a request that waits survives an outage. All other options are the defaults
-    of requests: see `RequestOptions`. It sends nothing.
-    """
-
-    def _engine(self) -> Engine:
-        pid = os.getpid()
-        return self._engines.get(pid) or self._made(pid, Threads)
-
-    def __enter__(self) -> Locks:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def write(self, *keys: str, **options: Unpack[RequestOptions]) -> Request:
-        """A request for the lock of all keys, or of none, as the one writer. It sends nothing."""
-        return Request(self, keys, "write", self._defaults.change(dict(options)))
-
-    def read(self, *keys: str, **options: Unpack[ReadOptions]) -> Request:
-        """A request for the lock of all keys, or of none, as a reader. It sends nothing."""
-        return Request(self, keys, "read", self._defaults.change(dict(options)))
-
-    def adopt(
-        self, keys: str | Iterable[str], token: str, mode: Mode = "write", **options: Unpack[HoldOptions]
-    ) -> Hold:
-        """Makes a hold of an owner token that another process took and detached, and renews it from now on. Raises
-        `NotHeldError` if the token does not hold all keys in the mode."""
-        return Hold(self, run(self._adopt, keys, token, mode, dict(options)))
-
-    release = completed(LocksBase._release)
-    info = completed(LocksBase._info)
-    queues = completed(LocksBase._queues)
-
-    def close(self, release: bool = False) -> None:
-        """Ends the waits and the renewals. They, and all later calls except `Hold.release`, raise `ClosedError`.
-
-        Holds are lost at the end of their ttl, and may still be released. With `release` all of this process are
-        released now. What is on its way is waited for, for at most the time of `retry_for`.
-        """
-        engine = self._engine()
-        if release:
-            for lease in list(engine.watchdog.holds):
-                with contextlib.suppress(NotHeldError):
-                    Hold(self, lease).release()
-        self._begin_close()
-        run(engine.close)
-
-
-class Quorum(QuorumBase, Locks):
-    __doc__ = QuorumBase.__doc__
 
 
 def _left(_: object, block: Block, kind: object = None, *__: object) -> None:
@@ -143,3 +86,53 @@ class Request(RequestBase):
                 return function(*arguments, **named)
 
         return under_the_lock
+
+
+class Locks(LocksBase[Request]):
+    """What a program asks for locks: make one for the program. Threads may share it, and forked children may use it.
+
+    `client` is a `Redis` or `RedisCluster` of redis-py or valkey-py, or a client of Sentinel (`master_for`). It stays
+    the program's. The options are those of `LocksOptions`, and the defaults of requests: see `RequestOptions`. It sends
+    nothing.
+    """
+
+    _request = Request
+
+    def _engine(self) -> Engine:
+        pid = os.getpid()
+        return self._engines.get(pid) or self._made(pid, Threads)
+
+    def __enter__(self) -> Locks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def adopt(
+        self, keys: str | Iterable[str], token: str, mode: Mode = "write", **options: Unpack[HoldOptions]
+    ) -> Hold:
+        """Makes a hold of an owner token that another process took and detached, and renews it from now on. Raises
+        `NotHeldError` if the token does not hold all keys in the mode."""
+        return Hold(self, run(self._adopt, keys, token, mode, options))
+
+    release = completed(LocksBase._release)
+    info = completed(LocksBase._info)
+    queues = completed(LocksBase._queues)
+
+    def close(self, release: bool = False) -> None:
+        """Ends the waits and the renewals. They, and all later calls except `Hold.release`, raise `ClosedError`.
+
+        Holds are lost at the end of their ttl, and may still be released. With `release` all of this process are
+        released now. What is on its way is waited for, for at most the time of `retry_for`.
+        """
+        engine = self._engine()
+        if release:
+            for lease in list(engine.watchdog.holds):
+                with contextlib.suppress(NotHeldError):
+                    Hold(self, lease).release()
+        self._begin_close()
+        run(engine.close)
+
+
+class Quorum(QuorumBase[Request], Locks):
+    __doc__ = QuorumBase.__doc__

@@ -7,32 +7,29 @@ from collections import deque
 from collections.abc import Sequence
 
 from slock_client._clock import now
-from slock_client._lease import Lease, is_abandoned
+from slock_client._crew import Crew
+from slock_client._lease import Lease
 from slock_client._protocol import explained
 from slock_client._server import Server
-from slock_client._settings import Settings
 from slock_client._transport import NoReply, Runtime, ServerError
 from slock_client.errors import SlockError
 
 _LONGEST_PAUSE = 1.0  # seconds. Timers stop while the machine sleeps, and owners vanish at any time.
 _LEAST_PAUSE = 20  # times that a look at all holds took: so it costs a twentieth of a core at most
 _IDLE = 10.0  # seconds without holds and waits, after which it ends
-_START = 0.05  # seconds in which it starts
 _AT_ONCE = 50  # renewals, however many holds are due
 _LONG = 3600.0  # seconds after which a hold without a limit is worth a warning
 
 
 class Watchdog:
-    def __init__(self, io: Runtime, servers: Sequence[Server], settings: Settings) -> None:
-        self._io, self._servers, self._settings = io, servers, settings
+    def __init__(self, io: Runtime, servers: Sequence[Server]) -> None:
+        self._io, self._servers = io, servers
         self.holds: dict[Lease, None] = {}
         self._inbox = io.mailbox()
         self._wakes_at = float("-inf")  # when it looks next
         self._calls = 0  # of `wake`
         self._permit = deque([None])  # for the one that runs
-        self._due: deque[Lease] = deque()  # to be renewed
-        self._permits = deque([None] * _AT_ONCE)  # for those that renew
-        self._started = float("-inf")
+        self._renewals = Crew(io, _AT_ONCE, self._renew)
 
     def add(self, lease: Lease) -> None:
         lease.holds = self.holds
@@ -42,9 +39,7 @@ class Watchdog:
     def wake(self, due: float) -> None:
         """Has it look at that time."""
         self._calls += 1
-        at = now()
-        if self._permit and at - self._started > _START:
-            self._started = at
+        if self._permit:
             self._io.start(self._run)
         elif due < self._wakes_at:
             self._inbox.put(None)
@@ -62,8 +57,8 @@ class Watchdog:
             return  # another one runs
         last_use = now()
         try:
-            self._follow(True)
             while True:
+                self._follow(True)
                 began, calls = now(), self._calls
                 if self.holds or any(server.listener.tickets for server in self._servers):
                     last_use = began
@@ -77,7 +72,6 @@ class Watchdog:
                 await self._inbox.get(self._wakes_at - now())
                 self._wakes_at = float("-inf")
         finally:
-            self._started = float("-inf")
             self._permit.append(None)
             self._follow(False)
             for server in self._servers:
@@ -92,39 +86,23 @@ class Watchdog:
 
     def _look(self, lease: Lease, at: float) -> float:
         """Does what is due for a hold, and tells when to look again."""
-        if not (lease.options.renew or lease.watchers) and (is_abandoned(lease) or at >= lease.last):
+        is_renewed, is_abandoned = lease.options.renew, lease.is_abandoned()
+        if not (is_renewed or lease.watchers) and (is_abandoned or at >= lease.last):
             self.holds.pop(lease, None)  # it ends by its ttl, and its owner learns that by asking
             return float("inf")
-        if is_abandoned(lease) or (lease.alive is None and at >= lease.last):
+        if is_abandoned or (lease.alive is None and at >= lease.last):
             lease.abandon()
             return float("inf")
         if lease.problem() is not None:
             return float("inf")
-        if not lease.options.renew or self._settings.is_closing:
+        if not is_renewed or lease.options.closing.is_set():
             return lease.last
         if at >= lease.renew_at and not lease.is_renewing and lease.alive is not None:
             lease.is_renewing = True
-            self._due.append(lease)
-            if self._permits:
-                self._io.spawn(self._renew_due)
-        if at - lease.granted > _LONG and lease.options.max_hold is None:
-            lease.warn_once()
+            self._renewals.put(lease)
+        if at - lease.granted > _LONG:
+            lease.warn_of_age()
         return lease.last if lease.is_renewing else min(lease.last, lease.renew_at)
-
-    async def _renew_due(self) -> None:
-        try:
-            self._permits.pop()
-        except IndexError:
-            return  # so many others take what is due
-        try:
-            while self._due:
-                await self._renew(self._due.popleft())
-        except IndexError:
-            pass  # another one took the last
-        finally:
-            self._permits.append(None)
-            if self._due:  # it came after the last look here
-                self._io.spawn(self._renew_due)
 
     async def _renew(self, lease: Lease) -> None:
         try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from slock_client._block import Block, Exit, entered
 from slock_client._hold import HoldBase
 from slock_client._locks import Engine, LocksBase, QuorumBase, RequestBase
-from slock_client._options import HoldOptions, Mode, ReadOptions, RequestOptions
+from slock_client._options import HoldOptions, Mode
 from slock_client.asyncio._tasks import Tasks
 from slock_client.errors import NotHeldError
 
@@ -20,72 +20,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Locks(LocksBase):
-    """What a program asks for locks: make one for the program. It may be used by several event loops, one after the
-    other or at once, each with connections of its own.
-
-    `client` is a `Redis` or `RedisCluster` of `redis.asyncio` or `valkey.asyncio`, or a client of Sentinel. See
-    `slock_client.Locks` for the options.
-    """
-
-    _is_async = True
-
-    def _engine(self) -> Engine:
-        loop = asyncio.get_running_loop()
-        known = self._engines.get(loop)
-        if known is not None:
-            return known
-        for other in list(self._engines):
-            if other.is_closed():
-                self._engines.pop(other, None)
-        return self._made(loop, Tasks)
-
-    async def __aenter__(self) -> Locks:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    def write(self, *keys: str, **options: Unpack[RequestOptions]) -> Request:
-        """A request for the lock of all keys, or of none, as the one writer. It sends nothing."""
-        return Request(self, keys, "write", self._defaults.change(dict(options)))
-
-    def read(self, *keys: str, **options: Unpack[ReadOptions]) -> Request:
-        """A request for the lock of all keys, or of none, as a reader. It sends nothing."""
-        return Request(self, keys, "read", self._defaults.change(dict(options)))
-
-    async def adopt(
-        self, keys: str | Iterable[str], token: str, mode: Mode = "write", **options: Unpack[HoldOptions]
-    ) -> Hold:
-        """Makes a hold of an owner token that another process took and detached, and renews it from now on. Raises
-        `NotHeldError` if the token does not hold all keys in the mode."""
-        return Hold(self, await self._adopt(keys, token, mode, dict(options)))
-
-    release = LocksBase._release
-    info = LocksBase._info
-    queues = LocksBase._queues
-
-    async def close(self, release: bool = False) -> None:
-        """Ends the waits and the renewals, in all loops. They, and all later calls except `Hold.release`, raise
-        `ClosedError`.
-
-        Holds are lost at the end of their ttl, and may still be released. With `release` all of this loop are released
-        now. What is on its way is waited for, for at most the time of `retry_for`.
-        """
-        engine = self._engine()
-        if release:
-            held = [Hold(self, lease).release() for lease in list(engine.watchdog.holds)]
-            for error in await asyncio.gather(*held, return_exceptions=True):
-                if isinstance(error, BaseException) and not isinstance(error, NotHeldError):
-                    raise error
-        self._begin_close()
-        await engine.close()
-
-
-class Quorum(QuorumBase, Locks):
-    __doc__ = QuorumBase.__doc__
 
 
 async def _left(_: object, block: Block, kind: object = None, error: BaseException | None = None, *__: object) -> None:
@@ -193,3 +127,62 @@ def _begin(block: Block, hold: Hold) -> None:
         hold._lease.alive = block.alive
     block.hold = hold
     block.guard = _Guard(hold)
+
+
+class Locks(LocksBase[Request]):
+    """What a program asks for locks: make one for the program. It may be used by several event loops, one after the
+    other or at once, each with connections of its own.
+
+    `client` is a `Redis` or `RedisCluster` of `redis.asyncio` or `valkey.asyncio`, or a client of Sentinel. See
+    `slock_client.Locks` for the options.
+    """
+
+    _is_async = True
+    _request = Request
+
+    def _engine(self) -> Engine:
+        loop = asyncio.get_running_loop()
+        known = self._engines.get(loop)
+        if known is not None:
+            return known
+        for other in list(self._engines):
+            if other.is_closed():
+                self._engines.pop(other, None)
+        return self._made(loop, Tasks)
+
+    async def __aenter__(self) -> Locks:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def adopt(
+        self, keys: str | Iterable[str], token: str, mode: Mode = "write", **options: Unpack[HoldOptions]
+    ) -> Hold:
+        """Makes a hold of an owner token that another process took and detached, and renews it from now on. Raises
+        `NotHeldError` if the token does not hold all keys in the mode."""
+        return Hold(self, await self._adopt(keys, token, mode, options))
+
+    release = LocksBase._release
+    info = LocksBase._info
+    queues = LocksBase._queues
+
+    async def close(self, release: bool = False) -> None:
+        """Ends the waits and the renewals, in all loops. They, and all later calls except `Hold.release`, raise
+        `ClosedError`.
+
+        Holds are lost at the end of their ttl, and may still be released. With `release` all of this loop are released
+        now. What is on its way is waited for, for at most the time of `retry_for`.
+        """
+        engine = self._engine()
+        if release:
+            held = [Hold(self, lease).release() for lease in list(engine.watchdog.holds)]
+            for error in await asyncio.gather(*held, return_exceptions=True):
+                if isinstance(error, BaseException) and not isinstance(error, NotHeldError):
+                    raise error
+        self._begin_close()
+        await engine.close()
+
+
+class Quorum(QuorumBase[Request], Locks):
+    __doc__ = QuorumBase.__doc__
