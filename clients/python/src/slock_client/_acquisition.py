@@ -24,8 +24,7 @@ _LATE_MESSAGE = 0.05  # the same for the message that says so
 _SUBSCRIBING = 0.1  # seconds for which the confirmation of a new channel is waited for
 _HOLDERS_REPLY = 0.25  # seconds for which a call that has timed out waits to learn who has the lock
 
-# An attempt gives a grant, or has to be made again at once or after a pause, or others have the lock.
-Outcome = Answer | Literal["again", "poll", "refused"]
+Outcome = Answer | Literal["again"] | None  # a grant, or the request is sent again, or others have the lock
 
 
 class Request:
@@ -107,27 +106,19 @@ class Request:
             is_over = now() >= self._deadline
             if is_over or (self._last is not None and now() >= self._limit()):
                 raise await self._failure(is_over and self._last is None and self._contact is not None)
-            pause = 0.0
             try:
                 outcome = await self._attempt()
+                if outcome != "again":
+                    return outcome
             except (NoReply, ServerError) as error:
                 if not passes(error):
                     raise explained(error, self._owner.names) from error.__cause__
                 self._last = more_telling(self._last, error)
-                pause = after_errors(self._failures)
+                await self._pause(after_errors(self._failures))
                 self._failures += 1
-            else:
-                if isinstance(outcome, Answer):
-                    return outcome
-                if outcome == "refused":
-                    if self._is_try:
-                        return None
-                    raise await self._failure(True)
-                if outcome == "poll":
-                    pause = exponential(0.02, 1, self._polls)
-                    self._polls += 1
-            if pause:
-                await self._server.io.pause(min(pause, max(0.0, min(self._limit(), self._deadline) - now())))
+
+    async def _pause(self, duration: float) -> None:
+        await self._server.io.pause(min(duration, max(0.0, min(self._limit(), self._deadline) - now())))
 
     def _note_reply(self) -> None:
         self._contact, self._last, self._failures = now(), None, 0
@@ -166,23 +157,25 @@ class Request:
         if ticket:
             self._waits, self._sent, self._ends = True, answer.sent, answer.sent + wait
             return await self._await()
+        if self._is_try:
+            return None
         if self._once:
-            return "refused"
+            raise await self._failure(True)
         if self._waits:  # it wants a channel, and may not have one
-            return "poll"
+            await self._pause(exponential(0.02, 1, self._polls))
+            self._polls += 1
         self._waits = True
         return "again"
 
     async def _take_ticket(self) -> Ticket | None:
-        """A ticket with a channel. A request that has not been refused waits only if there is a channel already. If it
-        is new, the confirmation of the server is waited for, but not for long."""
+        """A ticket with a channel. A request that has not been refused waits only if there is a channel already. The
+        confirmation of the server is waited for, but not for long."""
         self._forget()  # a message that is late may tell of a hold that ended before this copy is sent
         listener = self._server.listener
         if not listener.can_wait(self._key, self._waits):
             return None
-        self._ticket = listener.ticket()
-        await listener.assign(self._ticket, self._key)
-        if self._ticket.is_new:
+        self._ticket = Ticket(self._server.io)
+        if not await listener.join(self._ticket, self._key):
             await self._hear(_SUBSCRIBING)
         return self._ticket
 

@@ -7,12 +7,13 @@ the interpreter refers. When that is gone, the block has been left, and the watc
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
+
+from slock_client._options import current_task
 
 T = TypeVar("T")
 
@@ -46,10 +47,7 @@ def entered(owner: Any) -> Block:
 
 def _place() -> Any:
     """The task, or the thread."""
-    try:
-        return asyncio.current_task() or threading.get_ident()
-    except RuntimeError:
-        return threading.get_ident()
+    return current_task() or threading.get_ident()
 
 
 def left(owner: Any) -> Block:

@@ -21,7 +21,7 @@ from slock_client.errors import LostError, NoAnswerError, NotHeldError, TimedOut
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_all: weakref.WeakKeyDictionary[Any, LocksBase[Any]] = weakref.WeakKeyDictionary()  # as long as the client lives
+_all: weakref.WeakKeyDictionary[Any, LocksBase[Any, Any]] = weakref.WeakKeyDictionary()  # as long as the client lives
 
 
 class _Owner:
@@ -67,7 +67,7 @@ class DropIn:
     def _client(self) -> Any:
         return getattr(self, "redis", None) or self.valkey  # type: ignore[attr-defined]
 
-    def _locks(self) -> LocksBase[Any]:
+    def _locks(self) -> LocksBase[Any, Any]:
         client = self._client()
         return _all.get(client) or _all.setdefault(client, self._kind(client))
 
@@ -141,7 +141,7 @@ class DropIn:
         try:
             if hold is None or hold.token != token:
                 return await self._locks()._release(self._text(self.name), token) > 0
-            if hold._lease.state == "over":  # a release of it was cancelled
+            if not (hold._lease.is_live or hold.lost):  # a release of it was cancelled
                 return await hold._keeper().end(hold._lease.owner, hold._lease.named(), 0)
             await hold._release()
         except LostError as loss:
@@ -206,11 +206,7 @@ class SyncDropIn(DropIn):
     _kind = _sync.Locks
 
     def acquire(
-        self,
-        sleep: float | None = None,
-        blocking: bool | None = None,
-        blocking_timeout: float | None = None,
-        token: Any = None,
+        self, sleep: Any = None, blocking: bool | None = None, blocking_timeout: float | None = None, token: Any = None
     ) -> bool:
         """Acquires the lock. `True` when it has it, `False` when another has it and the wait is over.
 

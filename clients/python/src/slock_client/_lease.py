@@ -11,7 +11,7 @@ import contextvars
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from slock_client._clock import now
 from slock_client._options import Mode, Options
@@ -32,11 +32,11 @@ Keeper = Server | Votes  # where a hold is kept
 class Lease:
     def __init__(self, keeper: Keeper, owner: Owner, mode: Mode, options: Options, grant: Answer) -> None:
         self.keeper, self.owner, self.options = keeper, owner, options
+        self.mode: Mode = mode
         self.label = options.label or owner.names[0]
         self._context = contextvars.copy_context()
         self.pid = os.getpid()
-        self.state: Literal["live", "over", "lost"] = "live"
-        self.reason: Reason | None = None
+        self.reason: Reason | None = None  # why it was lost
         self.ttl = options.ttl
         self.granted = grant.sent  # when it was granted, at the earliest
         self.until = float("-inf")  # valid until then
@@ -53,8 +53,7 @@ class Lease:
     # --- what the server has said
 
     def grant(self, mode: Mode, answer: Answer) -> None:
-        self.mode: Mode = mode
-        self.fence = answer.number
+        self.mode, self.fence = mode, answer.number
         self.is_open = False  # the server may have changed the mode and the fence: renewals name no fence
         self.lengthen(answer.sent, self.ttl)
 
@@ -75,52 +74,39 @@ class Lease:
 
     # --- its end
 
+    @property
+    def is_live(self) -> bool:
+        """Whether it has not ended, as far as that has been noticed."""
+        return bool(self._claims)
+
     def is_abandoned(self) -> bool:
         """Whether nobody can release it any more."""
         return self.alive is not None and self.alive() is None
 
-    def _claim(self) -> bool:
-        """Whether the caller is the one who ends the hold. From then on nothing renews it."""
+    def end(self, reason: Reason | None) -> bool:
+        """Ends the hold, as lost if there is a reason. From then on nothing renews it. Tells whether it was live."""
         try:
             self._claims.pop()
         except IndexError:
             return False
         self.holds.pop(self, None)
+        if reason is not None:
+            # By the fence, because another hold of a token of the program's stays.
+            self.keeper.drop(self.owner, self.named())
+            self.tell_loss(reason)
+        self._tell("held", now() - self.granted)
+        for watcher in list(self.watchers):
+            watcher()
         return True
 
     def finish(self) -> None:
         """Ends the hold for the program, before anything is sent. Raises `LostError` or `NotHeldError`."""
-        is_mine = self._claim()
-        if is_mine:
-            self.state = "over"
-            reason = self._overdue()
-            if reason is not None:
-                self._become_lost(reason)
-            self._notify()
-        if not is_mine or self.state == "lost":
-            raise self.error()
-
-    def lose(self, reason: Reason) -> None:
-        if self._claim():
-            self._become_lost(reason)
-            self._notify()
+        if not self.end(self._overdue()) or self.reason is not None:
+            raise self._error()
 
     def abandon(self) -> None:
-        if self._claim():
-            self.state = "over"
+        if self.end(None):
             self.keeper.drop(self.owner, self.named())
-            self._notify()
-
-    def find_gone(self) -> LostError:
-        """The release found nothing."""
-        self.state, self.reason = "lost", "gone"
-        return self._tell_loss()
-
-    def _become_lost(self, reason: Reason) -> None:
-        self.state, self.reason = "lost", reason
-        # By the fence, because another hold of a token of the program's stays.
-        self.keeper.drop(self.owner, self.named())
-        self._tell_loss()
 
     def _overdue(self) -> Reason | None:
         last = self.last
@@ -132,28 +118,24 @@ class Lease:
 
     def problem(self) -> SlockError | None:
         """`None` while the hold is live."""
-        if self.state == "live":
-            reason = self._overdue()
-            if reason is not None:
-                self.lose(reason)
-            elif self._claims:
-                return None
-        return self.error()
-
-    def error(self) -> SlockError:
-        return self._loss() if self.state == "lost" else not_held(self.owner.names, self.mode)
-
-    def _loss(self) -> LostError:
-        loss = LostError(f"the lock was lost, {self.reason}", self.owner.names)
-        loss.reason = self.reason or "gone"
-        if self.reason == "expired":
-            loss.__cause__ = self.failed
-        return loss
+        reason = self._overdue() if self.is_live else None
+        if reason is not None:
+            self.end(reason)
+        return None if self.is_live else self._error()
 
     def raise_problem(self) -> None:
         problem = self.problem()
         if problem is not None:
             raise problem
+
+    def _error(self) -> SlockError:
+        if self.reason is None:
+            return not_held(self.owner.names, self.mode)
+        loss = LostError(f"the lock was lost, {self.reason}", self.owner.names)
+        loss.reason = self.reason
+        if self.reason == "expired":
+            loss.__cause__ = self.failed
+        return loss
 
     # --- extension
 
@@ -171,34 +153,31 @@ class Lease:
         if answer.number:
             self.lengthen(answer.sent, ttl)
         elif fence == self.named():  # else it was about another fence
-            self.lose("gone")
+            self.end("gone")
         self.raise_problem()
 
     # --- what the program is told
 
-    def _call(self, hook: Callable[..., object] | None, *arguments: Any) -> None:
+    def _tell(self, hook: str, told: Any) -> None:
         """Calls a hook in the context of the acquisition."""
-        if hook is not None:
-            self._context.copy().run(hook, self.label, *arguments)  # a context is for one thread at a time
+        function = getattr(self.options.hooks, hook)
+        if function is not None:
+            self._context.copy().run(function, self.label, told)  # a context is for one thread at a time
 
-    def _notify(self) -> None:
-        self._call(self.options.hooks.held, now() - self.granted)
-        for watcher in list(self.watchers):
-            watcher()
-
-    def _tell_loss(self) -> LostError:
-        loss = self._loss()
-        _log.warning("slock: a lock was lost: %s (label %s, reason %s)", loss, self.label, loss.reason)
-        self._call(self.options.hooks.lost, loss)
+    def tell_loss(self, reason: Reason) -> SlockError:
+        self.reason = reason
+        loss = self._error()
+        _log.warning("slock: a lock was lost: %s (label %s, reason %s)", loss, self.label, reason)
+        self._tell("lost", loss)
         return loss
 
     def tell_renewal_failed(self, error: BaseException) -> None:
         _log.debug("slock: a renewal failed (%s): %s", self, error)
-        self._call(self.options.hooks.renewal_failed, error)
+        self._tell("renewal_failed", error)
 
     def tell_release_failed(self, error: BaseException) -> None:
         _log.warning("slock: a release failed; the lock ends by its ttl (%s): %s", self, error)
-        self._call(self.options.hooks.release_failed, error)
+        self._tell("release_failed", error)
 
     def warn_of_age(self) -> None:
         if not self.is_warned and self.options.max_hold is None:

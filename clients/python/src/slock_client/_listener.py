@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from itertools import count, product
 from string import ascii_letters
+from typing import Any
 
 from slock_client._clock import now
 from slock_client._protocol import draw, message_of
@@ -25,18 +26,17 @@ _TRIAL = 10.0  # seconds without a subscription on a server that replies; then r
 class Ticket:
     """Receives the messages for one copy of a request."""
 
-    __slots__ = ("channel", "is_new", "mailbox", "tag")
+    __slots__ = ("channel", "mailbox", "tag")
 
     def __init__(self, io: Runtime) -> None:
-        self.tag, self.mailbox = draw(), io.mailbox()
-        self.channel, self.is_new = "", False
+        self.tag, self.channel, self.mailbox = draw(), "", io.mailbox()
 
 
 class Listener:
     """What the waits of one process or event loop share."""
 
-    def __init__(self, link: Link, io: Runtime) -> None:
-        self._link, self._io = link, io
+    def __init__(self, link: Link) -> None:
+        self._link = link
         self.waits: Callable[[], None] = lambda: None  # called when a request begins to wait
         self._channels: dict[int, str] = {}  # by the slot; without a cluster it is 0
         self._confirmed: set[str] = set()  # channels
@@ -47,29 +47,27 @@ class Listener:
     def can_wait(self, key: str, may_open: bool) -> bool:
         return now() >= self._denied and (may_open or self._slot(key) in self._channels)
 
-    def ticket(self) -> Ticket:
-        ticket = Ticket(self._io)
+    async def join(self, ticket: Ticket, key: str) -> bool:
+        """Gives the ticket the channel of a key, perhaps a new one. Tells whether the server has confirmed it."""
         self.tickets[ticket.tag] = ticket
         self.waits()
-        return ticket
-
-    async def assign(self, ticket: Ticket, key: str) -> None:
-        """Gives the ticket the channel of a key, perhaps a new one that the server has not confirmed yet."""
         slot = self._slot(key)
         ticket.channel = self._channels.get(slot, "")
-        if ticket.channel:
-            return
-        made = self._name(slot, key)
-        ticket.channel = self._channels.setdefault(slot, made)
-        if ticket.channel is not made:
-            return
+        if not ticket.channel:
+            made = self._name(slot, key)
+            ticket.channel = self._channels.setdefault(slot, made)
+            if ticket.channel is made:
+                await self._open(slot, made)
+        return ticket.channel in self._confirmed
+
+    async def _open(self, slot: int, name: str) -> None:
         is_open = False
         try:
-            await self._link.listen(made, self._deliver, lambda is_open: self._changed(slot, made, is_open))
-            is_open = ticket.is_new = True
+            await self._link.listen(name, self._deliver, lambda is_open: self._changed(slot, name, is_open))
+            is_open = True
         finally:
             if not is_open:
-                self._drop(slot, made)
+                self._drop(slot, name)
 
     def _changed(self, slot: int, name: str, is_open: bool) -> None:
         if is_open:
@@ -77,7 +75,7 @@ class Listener:
             self._refused.pop(slot, None)
         else:
             self._drop(slot, name)
-        self.send_again(name)
+        self.put_all(AGAIN, name)
 
     def _drop(self, slot: int, name: str) -> None:
         if self._channels.get(slot) == name:
@@ -95,15 +93,11 @@ class Listener:
         if ticket is not None:
             ticket.mailbox.put(message)
 
-    def send_again(self, channel: str | None = None) -> None:
-        """Has the requests that wait sent again: messages may have been missed."""
+    def put_all(self, message: Any, channel: str | None = None) -> None:
+        """Gives a message to all that wait, or wait by a channel."""
         for ticket in list(self.tickets.values()):
             if channel in (None, ticket.channel):
-                ticket.mailbox.put(AGAIN)
-
-    def stop_all(self) -> None:
-        for ticket in list(self.tickets.values()):
-            ticket.mailbox.put(CLOSED)
+                ticket.mailbox.put(message)
 
     def has_failed(self, key: str, name: str, error: ServerError) -> bool:
         """Whether a request was refused because of its channel: the server has not confirmed it yet, or it is over, or

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from slock_client import info
+from slock_client import _options, info
 from slock_client._acquisition import Request
 from slock_client._clock import now
+from slock_client._hold import HoldBase
 from slock_client._lease import Keeper, Lease
-from slock_client._options import LocksOptions, Mode, Options, QuorumOptions, ReadOptions, RequestOptions, check_keys
+from slock_client._listener import CLOSED
+from slock_client._options import Mode, Options, check_keys
 from slock_client._protocol import Owner, not_held, word
 from slock_client._quorum import Votes, acquire
 from slock_client._redis import transport_of
 from slock_client._server import Answer, Server
 from slock_client._transport import Call, Runtime, Transport
 from slock_client._watchdog import Watchdog
-from slock_client.errors import ClosedError, WrongModeError, outcome_of
+from slock_client.errors import ClosedError, NotHeldError, WrongModeError, outcome_of
 from slock_client.hooks import Hooks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 R = TypeVar("R")
+H = TypeVar("H", bound=HoldBase)
 
 
 class Engine:
@@ -101,12 +105,8 @@ class Engine:
         """The reply to a question. Without a key it is a list of those of all primaries."""
         self.check_open()
         server = self.servers[0]
-
-        async def send(until: float) -> Any:
-            reply = (await server.replies(call, until))[0]
-            return reply if call.key or server.link.is_cluster else [reply]
-
-        return await server.repeat((), send)
+        [reply, *_] = await server.repeat((), lambda until: server.replies(call, until))
+        return reply if call.key or server.link.is_cluster else [reply]
 
     async def close(self) -> None:
         """Waits for acquisitions and ends that are under way, for a time, and ends the connections."""
@@ -119,28 +119,29 @@ class Engine:
             await server.link.close()
 
 
-class LocksBase(Generic[R]):
-    """What a program asks for locks. `R` is its class of requests."""
+class LocksBase(Generic[R, H]):
+    """What a program asks for locks. The types are its requests and holds."""
 
     _is_async = False
     _request: Callable[..., R]
+    _hold: Callable[..., H]
 
-    def __init__(self, client: Any, **options: Unpack[LocksOptions]) -> None:
-        self._open([client], options, LocksOptions)
+    def __init__(self, client: Any, **options: Unpack[_options.LocksOptions]) -> None:
+        self._open([client], options, _options.LocksOptions)
 
     def _open(self, clients: Iterable[Any], options: Mapping[str, Any], kind: Any) -> None:
         given = {**options, "hooks": options.get("hooks") or Hooks()}
-        self._options = Options(is_quorum=kind is QuorumOptions).change(given, kind)
+        self._options = Options(is_quorum=kind is _options.QuorumOptions).change(given, kind)
         self._transports = [transport_of(client, self._is_async) for client in clients]
         self._engines: dict[Any, Engine] = {}
 
-    def write(self, *keys: str, **options: Unpack[RequestOptions]) -> R:
+    def write(self, *keys: str, **options: Unpack[_options.RequestOptions]) -> R:
         """A request for the lock of all keys, or of none, as the one writer. It sends nothing."""
         return self._request(self, keys, "write", self._options.change(options))
 
-    def read(self, *keys: str, **options: Unpack[ReadOptions]) -> R:
+    def read(self, *keys: str, **options: Unpack[_options.ReadOptions]) -> R:
         """A request for the lock of all keys, or of none, as a reader. It sends nothing."""
-        return self._request(self, keys, "read", self._options.change(options, ReadOptions))
+        return self._request(self, keys, "read", self._options.change(options, _options.ReadOptions))
 
     def _engine(self) -> Engine:
         """That of this process or event loop."""
@@ -153,8 +154,13 @@ class LocksBase(Generic[R]):
         check_keys((key,))
         return self._options.prefix + key
 
-    async def _adopt(self, keys: str | Iterable[str], token: str, mode: Mode, options: Mapping[str, Any]) -> Lease:
-        return await self._engine().adopt(_names(keys), mode, self._options.change({**options, "token": token}))
+    async def _adopt(
+        self, /, keys: str | Iterable[str], token: str, mode: Mode = "write", **options: Unpack[_options.HoldOptions]
+    ) -> H:
+        """Makes a hold of an owner token that another process took and detached, and renews it from now on. Raises
+        `NotHeldError` if the token does not hold all keys in the mode."""
+        changed = self._options.change({**options, "token": token})
+        return self._hold(self, await self._engine().adopt(_names(keys), mode, changed))
 
     async def _release(self, keys: str | Iterable[str], token: str) -> int:
         """Releases what an owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on
@@ -177,26 +183,41 @@ class LocksBase(Generic[R]):
             if not cursor:
                 return sorted(found.values(), key=lambda queue: -queue.longest_wait)
 
-    def _begin_close(self) -> None:
-        self._options.closing.set()
-        for engine in list(self._engines.values()):
-            for server in engine.servers:
-                server.listener.stop_all()
+    async def _close(self, release: bool = False) -> None:
+        """Ends the waits and the renewals, in all event loops. They, and all later calls except `Hold.release`, raise
+        `ClosedError`.
+
+        Holds are lost at the end of their ttl, and may still be released. With `release` all of this process or loop
+        are released now. What is on its way is waited for, for at most the time of `retry_for`.
+        """
+        engine = self._engine()
+        try:
+            for lease in list(engine.watchdog.holds) if release else ():
+                with contextlib.suppress(NotHeldError):
+                    await self._hold(self, lease)._release()
+        finally:
+            self._options.closing.set()
+            for one in list(self._engines.values()):
+                for server in one.servers:
+                    server.listener.put_all(CLOSED)
+        await engine.close()
 
 
-class QuorumBase(LocksBase[R]):
+class QuorumBase(LocksBase[R, H]):
     """Locks on several independent servers, each with a client: not replicas or nodes of one another. Their number
     should be odd. A hold counts while a majority of the servers has it. It polls. See `QuorumOptions`.
     """
 
-    def __init__(self, clients: Iterable[Any], **options: Unpack[QuorumOptions]) -> None:
-        self._open(clients, {"drift_factor": 0.01, **options}, QuorumOptions)
+    def __init__(self, clients: Iterable[Any], **options: Unpack[_options.QuorumOptions]) -> None:
+        self._open(clients, {"drift_factor": 0.01, **options}, _options.QuorumOptions)
         if not self._transports:
             raise ValueError("a quorum needs servers, not 0")
 
 
-class RequestBase:
+class RequestBase(Generic[H]):
     """What is wanted: keys, a mode and options. It may be used many times, also at once."""
+
+    _hold: Callable[..., H]
 
     def __init__(self, locks: Any, keys: tuple[str, ...], mode: Mode, options: Options) -> None:
         check_keys(keys)
@@ -208,8 +229,19 @@ class RequestBase:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.mode} {', '.join(self.keys)}>"
 
-    async def _acquire(self, is_try: bool = False) -> Any:
+    async def _lease(self, is_try: bool = False) -> Any:
         return await self._locks._engine().acquire(self.keys, self.mode, self._options, is_try)
+
+    async def _acquire(self) -> H:
+        """Waits until the lock is granted, at most for `wait`. Raises `TimedOutError` if others had it until then, and
+        `NoAnswerError` if no reply came: for `retry_for` if there never was one, else for `retry_wait_for`. If it
+        fails, or is cancelled, it leaves neither a hold nor a place in the queue."""
+        return self._hold(self._locks, await self._lease())
+
+    async def _try_acquire(self) -> H | None:
+        """Sends the request once. `None` if others hold the lock or wait for it."""
+        lease = await self._lease(True)
+        return None if lease is None else self._hold(self._locks, lease)
 
 
 def _names(keys: str | Iterable[str]) -> tuple[str, ...]:

@@ -190,9 +190,13 @@ def check_keys(keys: tuple[str, ...]) -> None:
 
 def own_name() -> str:
     """The metadata of a request that has none: where an operator finds the owner. It may change in a forked child."""
-    task = None if asyncio._get_running_loop() is None else asyncio.current_task()
+    task = current_task()
     name = threading.current_thread().name if task is None else task.get_name()
     return f"{_process(os.getpid())} task={name}"[:256]
+
+
+def current_task() -> asyncio.Task[Any] | None:
+    return None if asyncio._get_running_loop() is None else asyncio.current_task()
 
 
 @cache

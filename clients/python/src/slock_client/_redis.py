@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-import socket
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -30,12 +29,6 @@ _DEMOTED = ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING", "MISCONF")
 # Where a connection leads: to a node of a cluster, to the Sentinel with this number, or else to the primary.
 Place = tuple[str, int] | int | None
 
-_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
-_OF_TCP: dict[str, Any] = {
-    "socket_connect_timeout": TIME_LIMIT,
-    "socket_keepalive": True,
-    "socket_keepalive_options": {getattr(socket, k): v for k, v in _KEEPALIVE.items() if hasattr(socket, k)},
-}
 _SET: dict[str, Any] = {
     "socket_timeout": TIME_LIMIT,
     "protocol": 2,
@@ -123,8 +116,14 @@ class Base:
         """The options of a client for a duplicate. It repeats no command by itself, so that each copy is known."""
         kept = {name: value for name, value in kwargs.items() if name not in _LEFT_OUT}
         of_half = {} if self.is_async else {"command_packer": Packer()}
-        of_half |= {} if "path" in kwargs else _OF_TCP
-        return {**kept, **of_half, **_SET, "retry": self.half.retry.Retry(self.package.backoff.NoBackoff(), 0)}
+        of_tcp = {} if "path" in kwargs else {"socket_connect_timeout": TIME_LIMIT}
+        return {
+            **kept,
+            **of_half,
+            **of_tcp,
+            **_SET,
+            "retry": self.half.retry.Retry(self.package.backoff.NoBackoff(), 0),
+        }
 
     def _made(self, kind: Any, pool: Any, **more: Any) -> Any:
         if "event_dispatcher" in inspect.signature(kind.__init__).parameters:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from slock_client._clock import now
 from slock_client._crew import Crew
-from slock_client._listener import Listener
+from slock_client._listener import AGAIN, Listener
 from slock_client._options import Options, exponential
 from slock_client._protocol import REFUSE_FOR, Owner, explained, more_telling, ms, no_answer, passes
 from slock_client._transport import Call, NoReply, Runtime, ServerError, Transport
@@ -38,12 +38,12 @@ class Server:
         self._confirm = confirm  # called when another primary may lack some holds
         self.is_closed = False
         self.link = transport(io, self._switched)
-        self.listener = Listener(self.link, io)
+        self.listener = Listener(self.link)
         self._silent_since: float | None = None  # infinite: it has been logged
         self.deliveries = Crew(io, _DELIVERIES, self._deliver)
 
     def _switched(self) -> None:
-        self.listener.send_again()
+        self.listener.put_all(AGAIN)
         self._confirm()
 
     async def replies(self, call: Call, until: float) -> list[Any]:

@@ -71,34 +71,32 @@ _NAMES = {
 }
 
 
-def _text(value: Any) -> Any:
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+_LISTS: dict[str, type] = {"holders": Holder, "queue": Waiter}
 
 
-def _said(reply: Any) -> dict[str, Any]:
-    """What a flat array says."""
-    return dict(zip(map(_text, reply[::2]), reply[1::2], strict=True))
-
-
-def _read(kind: type[T], said: dict[str, Any], **known: Any) -> T:
+def _read(kind: type[T], reply: Any) -> T:
+    """From a flat array of names and values."""
+    said = dict(zip(map(_text, reply[::2]), reply[1::2], strict=True))
+    known: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]
         name = _NAMES.get(field.name, field.name)
-        if name in said and field.name not in known:
+        if name in _LISTS:
+            known[name] = tuple(_read(_LISTS[name], one) for one in said[name])
+        elif name in said:
             value = _text(said[name])
             known[field.name] = value / 1000 if field.type == "float" else value
     return kind(**known)
 
 
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+
+
 def info_of(key: str, reply: Any) -> LockInfo:
-    if reply is None:
-        return LockInfo(key)
-    said = _said(reply)
-    holders = tuple(_read(Holder, _said(one)) for one in said["holders"])
-    queue = tuple(_read(Waiter, _said(one)) for one in said["queue"])
-    return _read(LockInfo, said, key=key, holders=holders, queue=queue)
+    return LockInfo(key) if reply is None else replace(_read(LockInfo, reply), key=key)
 
 
 def queues_of(page: Iterable[Any], prefix: str) -> list[Queue]:
     """Those whose names have the prefix, without it."""
-    queues = [_read(Queue, _said(row)) for row in page]
+    queues = [_read(Queue, row) for row in page]
     return [replace(one, key=one.key[len(prefix) :]) for one in queues if one.key.startswith(prefix)]

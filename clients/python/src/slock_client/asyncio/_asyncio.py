@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from slock_client._block import Block, Exit, entered
 from slock_client._hold import HoldBase
 from slock_client._locks import Engine, LocksBase, QuorumBase, RequestBase
-from slock_client._options import HoldOptions, Mode
 from slock_client.asyncio._tasks import Tasks
-from slock_client.errors import NotHeldError
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    pass
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,7 +46,7 @@ class Hold(HoldBase):
     __aexit__ = Exit(_left)
 
 
-class Request(RequestBase):
+class Request(RequestBase[Hold]):
     """What is wanted: keys, a mode and options. It may be used many times, and by several tasks at once.
 
     `async with request as hold:` acquires, works and releases. If the hold is lost, the task is cancelled in the block,
@@ -56,22 +54,15 @@ class Request(RequestBase):
     replaced. `@request` does the same around each call of a coroutine function.
     """
 
-    async def acquire(self) -> Hold:
-        """Waits until the lock is granted, at most for `wait`. Raises `TimedOutError` if others had it until then, and
-        `NoAnswerError` if no reply came: for `retry_for` if there never was one, else for `retry_wait_for`. If it
-        fails, or is cancelled, it leaves neither a hold nor a place in the queue."""
-        return Hold(self._locks, await self._acquire())
-
-    async def try_acquire(self) -> Hold | None:
-        """Sends the request once. `None` if others hold the lock or wait for it."""
-        lease = await self._acquire(True)
-        return None if lease is None else Hold(self._locks, lease)
+    _hold = Hold
+    acquire = RequestBase[Hold]._acquire
+    try_acquire = RequestBase[Hold]._try_acquire
 
     def __aenter__(self) -> Awaitable[Hold]:
         return self._entered(entered(self))
 
     async def _entered(self, block: Block) -> Hold:
-        hold = Hold(self._locks, await self._acquire(), block.alive)
+        hold = Hold(self._locks, await self._lease(), block.alive)
         _begin(block, hold)
         return hold
 
@@ -103,7 +94,7 @@ class _Guard:
 
     def _notice(self) -> None:
         """Any thread may notice the loss."""
-        if self._lease.state == "lost" and not self._loop.is_closed():
+        if self._lease.reason is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
@@ -129,7 +120,7 @@ def _begin(block: Block, hold: Hold) -> None:
     block.guard = _Guard(hold)
 
 
-class Locks(LocksBase[Request]):
+class Locks(LocksBase[Request, Hold]):
     """What a program asks for locks: make one for the program. It may be used by several event loops, one after the
     other or at once, each with connections of its own.
 
@@ -139,6 +130,7 @@ class Locks(LocksBase[Request]):
 
     _is_async = True
     _request = Request
+    _hold = Hold
 
     def _engine(self) -> Engine:
         loop = asyncio.get_running_loop()
@@ -156,33 +148,12 @@ class Locks(LocksBase[Request]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def adopt(
-        self, keys: str | Iterable[str], token: str, mode: Mode = "write", **options: Unpack[HoldOptions]
-    ) -> Hold:
-        """Makes a hold of an owner token that another process took and detached, and renews it from now on. Raises
-        `NotHeldError` if the token does not hold all keys in the mode."""
-        return Hold(self, await self._adopt(keys, token, mode, options))
-
+    adopt = LocksBase[Request, Hold]._adopt
     release = LocksBase._release
     info = LocksBase._info
     queues = LocksBase._queues
-
-    async def close(self, release: bool = False) -> None:
-        """Ends the waits and the renewals, in all loops. They, and all later calls except `Hold.release`, raise
-        `ClosedError`.
-
-        Holds are lost at the end of their ttl, and may still be released. With `release` all of this loop are released
-        now. What is on its way is waited for, for at most the time of `retry_for`.
-        """
-        engine = self._engine()
-        if release:
-            held = [Hold(self, lease).release() for lease in list(engine.watchdog.holds)]
-            for error in await asyncio.gather(*held, return_exceptions=True):
-                if isinstance(error, BaseException) and not isinstance(error, NotHeldError):
-                    raise error
-        self._begin_close()
-        await engine.close()
+    close = LocksBase._close
 
 
-class Quorum(QuorumBase[Request], Locks):
+class Quorum(QuorumBase[Request, Hold], Locks):
     __doc__ = QuorumBase.__doc__

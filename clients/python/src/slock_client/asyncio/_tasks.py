@@ -13,9 +13,9 @@ from slock_client._clock import now
 from slock_client._transport import Call, Command, Link, NoReply, Work
 
 if sys.version_info >= (3, 11):
-    from asyncio import timeout as within
+    from asyncio import timeout
 else:
-    from async_timeout import timeout as within  # redis-py and valkey-py bring it
+    from async_timeout import timeout  # redis-py and valkey-py bring it
 
 _log = logging.getLogger("slock_client")
 T = TypeVar("T")
@@ -26,22 +26,30 @@ class TaskMailbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._items: asyncio.Queue[Any] = asyncio.Queue()
+        self._items: deque[Any] = deque()
+        self._reader = loop.create_future()
 
     def put(self, item: Any) -> None:
+        self._items.append(item)
         if asyncio._get_running_loop() is self._loop:
-            self._items.put_nowait(item)
+            self._wake()
         elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if not self._reader.done():
+            self._reader.set_result(None)
 
     async def get(self, timeout: float) -> Any:
-        if not self._items.empty():
-            return self._items.get_nowait()
-        try:
-            async with within(max(0.0, timeout)):
-                return await self._items.get()
-        except asyncio.TimeoutError:
-            return None
+        if not self._items:
+            self._reader = self._loop.create_future()
+            timer = self._loop.call_later(max(0.0, timeout), self._wake)
+            try:
+                if not self._items:  # another thread may have put one in the meantime
+                    await self._reader
+            finally:
+                timer.cancel()
+        return self._items.popleft() if self._items else None
 
 
 class Tasks:
@@ -124,7 +132,7 @@ class Tasks:
 
 async def _within(until: float, work: Awaitable[T]) -> T:
     try:
-        async with within(until - now()):
+        async with timeout(until - now()):
             return await work
     except asyncio.TimeoutError:
         raise NoReply("the connection is silent") from None
