@@ -161,10 +161,10 @@ def test_a_reply_counts_for_the_fence_that_its_command_named(monkeypatch: pytest
     hold = slock_client.Locks(MemoryServer()).read("job").acquire()
 
     async def extend(*_: Any) -> Answer:
-        hold._lease.fence += 1  # an upgrade comes in between
+        hold._claim.fence += 1  # an upgrade comes in between
         return Answer(0, 0.0)
 
-    monkeypatch.setattr(hold._lease.keeper, "extend", extend)
+    monkeypatch.setattr(hold._claim.keeper, "extend", extend)
     hold.extend(5)
     assert not hold.lost
 

@@ -4,7 +4,7 @@
 """
 
 from slock_client import errors, info
-from slock_client._options import LocksOptions, Mode, QuorumOptions, ReadOptions, RequestOptions
+from slock_client._options import Mode, ReadOptions, RequestOptions
 from slock_client._sync import Hold, Locks, Quorum, Request
 from slock_client.errors import (
     ClosedError,
@@ -30,7 +30,6 @@ __all__ = [
     "Hold",
     "Hooks",
     "Locks",
-    "LocksOptions",
     "LostError",
     "Mode",
     "ModuleNotLoadedError",
@@ -39,7 +38,6 @@ __all__ = [
     "QueueFullError",
     "Quorum",
     "QuorumMissedError",
-    "QuorumOptions",
     "ReadOptions",
     "Reason",
     "RefusedError",

@@ -78,7 +78,5 @@ class Exit(Generic[T]):
         return self._leave(owner, left(owner), *arguments)
 
     def _called(self, owner: Any, block: Block, *arguments: Any) -> T:
-        if block.hold is None:  # it was looked up after the block began
-            _entering.pop(threading.get_ident(), None)
-            block = left(owner)
-        return self._leave(owner, block, *arguments)
+        # Without a hold it was looked up after the block began.
+        return self._leave(owner, block if block.hold is not None else left(owner), *arguments)

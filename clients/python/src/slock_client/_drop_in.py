@@ -92,13 +92,13 @@ class DropIn:
         locks = self._locks()
         options = locks._options.change(given if token is None else {**given, "token": self._text(token)})
         try:
-            lease = await self._replied(locks._engine().acquire, (self._text(self.name),), "write", options, is_try)
+            grant = await self._replied(locks._engine().acquire, (self._text(self.name),), "write", options, is_try)
         except TimedOutError:
             return False
-        if lease is None:
+        if grant is None:
             return False
-        self.local.hold = HoldBase(locks, lease, alive)
-        self.local.token = lease.owner.token.encode("utf-8", "surrogateescape")
+        self.local.hold = HoldBase(locks, grant, alive)
+        self.local.token = grant.owner.token.encode("utf-8", "surrogateescape")
         return True
 
     async def _enter(self, block: Block) -> Any:
@@ -141,8 +141,8 @@ class DropIn:
         try:
             if hold is None or hold.token != token:
                 return await self._locks()._release(self._text(self.name), token) > 0
-            if not (hold._lease.is_live or hold.lost):  # a release of it was cancelled
-                return await hold._keeper().end(hold._lease.owner, hold._lease.named(), 0)
+            if not (hold._is_live() or hold.lost):  # a release of it was cancelled
+                return await hold._end_there()
             await hold._release()
         except LostError as loss:
             raise self._not_owned("release") from loss
@@ -153,17 +153,15 @@ class DropIn:
     async def _set_ttl(self, ttl: float, verb: str) -> bool:
         """As the library does it, also to less. A time to live that comes to nothing ends the hold."""
         locks, key, hold = self._locks(), self._text(self.name), self.local.hold
-        owner, fence = Owner((key,), locks._options.change({"token": self._text(self.local.token)})), 0
-        lease = None if hold is None else hold._lease
-        if lease is not None:
-            fence = lease.fence
-            lease.until = min(lease.until, now() + ttl)
-        call = owner.end(fence) if ttl < 0.001 else owner.extend(ttl, fence, only_lengthens=False)
+        owner = Owner((key,), locks._options.change({"token": self._text(self.local.token)}))
+        if hold is not None:
+            hold._until = min(hold._until, now() + ttl)
+        call = owner.end(0) if ttl < 0.001 else owner.extend(ttl, 0, only_lengthens=False)
         answer = await self._replied(locks._engine().servers[0].ask, (key,), call)
         if not answer.number and (ttl >= 0.001 or answer.copies == 1):
             raise self._not_owned(verb)
-        if lease is not None:
-            lease.until = answer.sent + locks._options.counted(ttl)
+        if hold is not None:
+            hold._until = answer.sent + locks._options.counted(ttl)
         return True
 
     async def _extend(self, additional_time: float, replace_ttl: bool) -> bool:

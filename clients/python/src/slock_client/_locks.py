@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from slock_client import _options, info
 from slock_client._acquisition import Request
 from slock_client._clock import now
-from slock_client._hold import HoldBase
-from slock_client._lease import Keeper, Lease
+from slock_client._hold import Grant, HoldBase
 from slock_client._listener import CLOSED
 from slock_client._options import Mode, Options, check_keys
 from slock_client._protocol import Owner, not_held, word
@@ -20,7 +19,6 @@ from slock_client._server import Answer, Server
 from slock_client._transport import Call, Runtime, Transport
 from slock_client._watchdog import Watchdog
 from slock_client.errors import ClosedError, NotHeldError, WrongModeError, outcome_of
-from slock_client.hooks import Hooks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -49,15 +47,15 @@ class Engine:
         self.check_open()
         return Owner(names, options)
 
-    async def acquire(self, names: tuple[str, ...], mode: Mode, options: Options, is_try: bool) -> Lease | None:
-        """A lease that has not been handed out, or `None` if a try was refused."""
+    async def acquire(self, names: tuple[str, ...], mode: Mode, options: Options, is_try: bool) -> Grant | None:
+        """`None`: a try was refused."""
         self.check_open()
         began, key, outcome = now(), object(), ""
         self.running.add(key)
         try:
-            lease = await self._acquire(names, mode, options, is_try)
-            outcome = "refused" if lease is None else "granted"
-            return lease
+            grant = await self._acquire(names, mode, options, is_try)
+            outcome = "refused" if grant is None else "granted"
+            return grant
         except BaseException as error:
             outcome = outcome_of(error)
             raise
@@ -66,34 +64,27 @@ class Engine:
             if options.hooks.waited is not None:
                 options.hooks.waited(options.label or names[0], now() - began, outcome)
 
-    async def _acquire(self, names: tuple[str, ...], mode: Mode, options: Options, is_try: bool) -> Lease | None:
+    async def _acquire(self, names: tuple[str, ...], mode: Mode, options: Options, is_try: bool) -> Grant | None:
         if options.is_quorum:
             votes = await acquire(self.servers, lambda: self._owner(names, options), mode, options, is_try)
-            return None if votes is None else self._hold(votes, votes.owner, mode, options, Answer(0, votes.sent))
+            return None if votes is None else Grant(votes, votes.owner, mode, options, Answer(0, votes.sent))
         server, owner = self.servers[0], self._owner(names, options)
         call = owner.lock(mode, options.ttl, options.limit)
-        grant = await Request(server, owner, call, options, is_try).acquire()
-        return None if grant is None else self._hold(server, owner, mode, options, grant)
+        answer = await Request(server, owner, call, options, is_try).acquire()
+        return None if answer is None else Grant(server, owner, mode, options, answer)
 
-    def _hold(self, keeper: Keeper, owner: Owner, mode: Mode, options: Options, grant: Answer) -> Lease:
-        lease = Lease(keeper, owner, mode, options, grant)
-        self.watchdog.add(lease)
-        return lease
-
-    async def adopt(self, names: tuple[str, ...], mode: Mode, options: Options) -> Lease:
+    async def adopt(self, names: tuple[str, ...], mode: Mode, options: Options) -> Grant:
         owner = self._owner(names, options)
         if options.is_quorum:
             votes = Votes(self.servers, owner, mode, options)
-            if not await votes.adopt():
-                raise not_held(names, mode)
-            return self._hold(votes, owner, mode, options, Answer(0, votes.sent))
-        try:
-            answer = await self.servers[0].ask(names, owner.adopt(mode, options.ttl))
-        except WrongModeError:
-            answer = Answer(0, 0.0)
-        if not answer.number:
-            raise not_held(names, mode)
-        return self._hold(self.servers[0], owner, mode, options, answer)
+            if await votes.adopt():
+                return Grant(votes, owner, mode, options, Answer(0, votes.sent))
+        else:
+            with contextlib.suppress(WrongModeError):
+                answer = await self.servers[0].ask(names, owner.adopt(mode, options.ttl))
+                if answer.number:
+                    return Grant(self.servers[0], owner, mode, options, answer)
+        raise not_held(names, mode)
 
     async def release(self, names: tuple[str, ...], options: Options) -> int:
         owner = self._owner(names, options)
@@ -130,8 +121,7 @@ class LocksBase(Generic[R, H]):
         self._open([client], options, _options.LocksOptions)
 
     def _open(self, clients: Iterable[Any], options: Mapping[str, Any], kind: Any) -> None:
-        given = {**options, "hooks": options.get("hooks") or Hooks()}
-        self._options = Options(is_quorum=kind is _options.QuorumOptions).change(given, kind)
+        self._options = Options(is_quorum=kind is _options.QuorumOptions).change(options, kind)
         self._transports = [transport_of(client, self._is_async) for client in clients]
         self._engines: dict[Any, Engine] = {}
 
@@ -150,10 +140,6 @@ class LocksBase(Generic[R, H]):
     def _made(self, place: Any, io: Callable[[], Runtime]) -> Engine:
         return self._engines.setdefault(place, Engine(self._options, self._transports, io))
 
-    def _key(self, key: str) -> str:
-        check_keys((key,))
-        return self._options.prefix + key
-
     async def _adopt(
         self, /, keys: str | Iterable[str], token: str, mode: Mode = "write", **options: Unpack[_options.HoldOptions]
     ) -> H:
@@ -169,7 +155,8 @@ class LocksBase(Generic[R, H]):
 
     async def _info(self, key: str) -> info.LockInfo:
         """Who holds the lock of the key and who waits for it, all of them."""
-        name = self._key(key)
+        check_keys((key,))
+        name = self._options.prefix + key
         return info.info_of(key, await self._engine().query(Call(name, ("SLOCK.INFO", word(name), "FULL", "COUNT", 0))))
 
     async def _queues(self) -> list[info.Queue]:
@@ -192,9 +179,10 @@ class LocksBase(Generic[R, H]):
         """
         engine = self._engine()
         try:
-            for lease in list(engine.watchdog.holds) if release else ():
+            for hold in [claim.get() for claim in list(engine.watchdog.holds)] if release else ():
                 with contextlib.suppress(NotHeldError):
-                    await self._hold(self, lease)._release()
+                    if hold is not None:
+                        await hold._release()
         finally:
             self._options.closing.set()
             for one in list(self._engines.values()):
@@ -229,19 +217,19 @@ class RequestBase(Generic[H]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.mode} {', '.join(self.keys)}>"
 
-    async def _lease(self, is_try: bool = False) -> Any:
+    async def _grant(self, is_try: bool = False) -> Any:
         return await self._locks._engine().acquire(self.keys, self.mode, self._options, is_try)
 
     async def _acquire(self) -> H:
         """Waits until the lock is granted, at most for `wait`. Raises `TimedOutError` if others had it until then, and
         `NoAnswerError` if no reply came: for `retry_for` if there never was one, else for `retry_wait_for`. If it
         fails, or is cancelled, it leaves neither a hold nor a place in the queue."""
-        return self._hold(self._locks, await self._lease())
+        return self._hold(self._locks, await self._grant())
 
     async def _try_acquire(self) -> H | None:
         """Sends the request once. `None` if others hold the lock or wait for it."""
-        lease = await self._lease(True)
-        return None if lease is None else self._hold(self._locks, lease)
+        grant = await self._grant(True)
+        return None if grant is None else self._hold(self._locks, grant)
 
 
 def _names(keys: str | Iterable[str]) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ class LocksOptions(RequestOptions, total=False):
     prefix: str
     retry_for: Duration
     retry_wait_for: Duration
-    hooks: Hooks | None
+    hooks: Hooks
 
 
 class QuorumOptions(LocksOptions, total=False):

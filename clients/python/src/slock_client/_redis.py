@@ -189,20 +189,13 @@ class Base:
 
 
 def _find(client: Any, is_async: bool) -> tuple[Any, Any]:
-    theirs, ours = ("", ".asyncio") if is_async else (".asyncio", "")
-    for library in filter(None, map(sys.modules.get, ("redis", "valkey"))):
-        halves = {"": library, ".asyncio": library.asyncio}
-        if isinstance(client, (halves[ours].Redis, halves[ours].RedisCluster)):
-            return library, halves[ours]
-        if isinstance(client, (halves[theirs].Redis, halves[theirs].RedisCluster)):
-            raise TypeError(
-                f"slock_client{ours}.Locks takes a client of {library.__name__}{ours}, not of "
-                f"{library.__name__}{theirs}: use slock_client{theirs}.Locks"
-            )
-    kind = type(client)
-    raise TypeError(
-        f"Locks takes a Redis or RedisCluster of redis-py or valkey-py, not {kind.__module__}.{kind.__qualname__}"
-    )
+    half = ".asyncio" if is_async else ""
+    for package in filter(None, map(sys.modules.get, ("redis", "valkey"))):
+        classes = package.asyncio if is_async else package
+        if isinstance(client, (classes.Redis, classes.RedisCluster)):
+            return package, classes
+    takes = f"slock_client{half}.Locks takes a Redis or RedisCluster of redis{half} or valkey{half}"
+    raise TypeError(f"{takes}, not {type(client).__module__}.{type(client).__qualname__}")
 
 
 async def settled(value: Any) -> Any:
@@ -216,7 +209,6 @@ class RedisLink:
     def __init__(self, base: Base, io: Runtime, switched: Callable[[], None]) -> None:
         self._base, self._io, self._switched = base, io, switched
         self.name, self.is_cluster, self.has_failover = base.name, base.is_cluster, base.has_failover
-        self.batch, self.lanes = (1, 16) if base.is_cluster else (500, 2)
         self._idle: deque[Any] = deque()  # duplicates that are free
         self._lost: deque[Any] = deque()  # those that have to be closed
         self._buried: deque[Any] = deque(maxlen=128)
@@ -423,10 +415,9 @@ class RedisLink:
             if not is_wanted:
                 self._wanted.get(number, {}).clear()
             elif not self._wanted.get(number):
-                self._want(number, "+switch-master", self._heed, partial(self._follows, number))
-
-    def _heed(self, _: str) -> None:
-        self._io.spawn(self._check)
+                self._want(
+                    number, "+switch-master", lambda _: self._io.spawn(self._check), partial(self._follows, number)
+                )
 
     def _follows(self, number: int, is_open: bool) -> None:
         if is_open:

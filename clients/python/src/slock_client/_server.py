@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from slock_client._clock import now
-from slock_client._crew import Crew
 from slock_client._listener import AGAIN, Listener
 from slock_client._options import Options, exponential
 from slock_client._protocol import REFUSE_FOR, Owner, explained, more_telling, ms, no_answer, passes
@@ -30,6 +30,40 @@ class Answer(NamedTuple):
     number: int  # a fence, or how many. A grant of a quorum has 0.
     sent: float  # before the copy was sent that was answered
     copies: int = 1
+
+
+class Crew(Generic[T]):
+    """Works on items, on at most so many at once. The others cost their memory only."""
+
+    def __init__(self, io: Runtime, most: int, work: Callable[[T], Awaitable[None]]) -> None:
+        self._io, self._most, self._work = io, most, work
+        self._items: deque[T] = deque()
+        self._permits = deque([None] * most)
+
+    def put(self, item: T, is_first: bool = False) -> None:
+        (self._items.appendleft if is_first else self._items.append)(item)
+        if self._permits:
+            self._io.spawn(self._run)
+
+    def is_idle(self) -> bool:
+        return not self._items and len(self._permits) == self._most
+
+    async def _run(self) -> None:
+        try:
+            self._permits.pop()
+        except IndexError:
+            return  # so many others take what is there
+        try:
+            while True:
+                try:
+                    item = self._items.popleft()
+                except IndexError:
+                    break
+                await self._work(item)
+        finally:
+            self._permits.append(None)
+            if self._items:  # it came after the last look here
+                self._io.spawn(self._run)
 
 
 class Server:
@@ -55,10 +89,7 @@ class Server:
         except NoReply as error:
             self._note_silence(error)
             raise
-        if self._silent_since is not None:
-            if self._silent_since == float("inf"):
-                _log.info("slock: the server replies again")
-            self._silent_since = None
+        self._silent_since = None
         if isinstance(replies[0], ServerError):
             raise replies[0]
         return replies

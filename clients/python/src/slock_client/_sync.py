@@ -6,16 +6,13 @@ import inspect
 import os
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from slock_client._block import Block, Exit, entered
 from slock_client._hold import HoldBase
 from slock_client._locks import Engine, LocksBase, QuorumBase, RequestBase
 from slock_client._threads import Threads
 from slock_client._transport import completed, run
-
-if TYPE_CHECKING:
-    pass
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,8 +26,6 @@ class Hold(HoldBase):
     """A lock that was granted. It is renewed as long as the program refers to it, and until it is released. All methods
     may be called by several threads at once. `with hold:` is a block that releases it at its end."""
 
-    __slots__ = ("_blocks",)
-
     release = completed(HoldBase._release)
     extend = completed(HoldBase._extend)
     upgrade = completed(HoldBase._upgrade)
@@ -42,7 +37,7 @@ class Hold(HoldBase):
         block = entered(self)
         block.hold = self
         if block.alive is not None:
-            self._lease.alive = block.alive
+            self._claim.alive = block.alive
         return self
 
     __exit__ = Exit(_left)
@@ -61,7 +56,7 @@ class Request(RequestBase[Hold]):
 
     def __enter__(self) -> Hold:
         block = entered(self)
-        block.hold = Hold(self._locks, run(self._lease), block.alive)
+        block.hold = Hold(self._locks, run(self._grant), block.alive)
         return block.hold  # type: ignore[no-any-return]
 
     __exit__ = Exit(_left)

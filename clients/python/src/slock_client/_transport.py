@@ -112,8 +112,6 @@ class Link(Protocol):
     name: str  # the address, for texts of errors
     is_cluster: bool
     has_failover: bool  # whether another server can take over while the former one still replies, as with Sentinel
-    batch: int  # how many commands may go together
-    lanes: int  # how many batches may be under way
 
     @property
     def limit(self) -> float:

@@ -101,8 +101,7 @@ class MemoryServer:
 
 
 class _Link:
-    name, is_cluster, has_failover = "memory", False, False
-    batch, lanes, limit = 100, 1, 1.0
+    name, is_cluster, has_failover, limit = "memory", False, False, 1.0
 
     def __init__(self, server: MemoryServer, io: Runtime, switched: Callable[[], None]) -> None:
         self._server = server

@@ -6,15 +6,12 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from slock_client._block import Block, Exit, entered
 from slock_client._hold import HoldBase
 from slock_client._locks import Engine, LocksBase, QuorumBase, RequestBase
 from slock_client.asyncio._tasks import Tasks
-
-if TYPE_CHECKING:
-    pass
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,8 +25,6 @@ async def _left(_: object, block: Block, kind: object = None, error: BaseExcepti
 class Hold(HoldBase):
     """A lock that was granted. It is renewed as long as the program refers to it, and until it is released. All methods
     may be called by several tasks at once. `async with hold:` is a block that releases it at its end."""
-
-    __slots__ = ("_blocks",)
 
     release = HoldBase._release
     extend = HoldBase._extend
@@ -62,7 +57,7 @@ class Request(RequestBase[Hold]):
         return self._entered(entered(self))
 
     async def _entered(self, block: Block) -> Hold:
-        hold = Hold(self._locks, await self._lease(), block.alive)
+        hold = Hold(self._locks, await self._grant(), block.alive)
         _begin(block, hold)
         return hold
 
@@ -84,17 +79,17 @@ class _Guard:
     """Cancels the task of a block when the hold is lost."""
 
     def __init__(self, hold: Hold) -> None:
-        self._lease, self._loop, task = hold._lease, asyncio.get_running_loop(), asyncio.current_task()
+        self._hold, self._loop, task = hold, asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         self._task = task
         self._before = task.cancelling() if hasattr(task, "cancelling") else 0
         self._is_over = self._has_cancelled = False
-        self._lease.watchers.append(self._notice)
-        hold._home._engine().watchdog.wake(self._lease.last)
+        hold._watchers.append(self._notice)
+        hold._watchdog.wake(hold._last)
 
     def _notice(self) -> None:
         """Any thread may notice the loss."""
-        if self._lease.reason is not None and not self._loop.is_closed():
+        if self._hold._reason is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
@@ -105,8 +100,8 @@ class _Guard:
     def leave(self, error: BaseException | None) -> bool:
         """Tells whether the error is the cancellation by the guard."""
         self._is_over = True
-        if self._notice in self._lease.watchers:
-            self._lease.watchers.remove(self._notice)
+        if self._notice in self._hold._watchers:
+            self._hold._watchers.remove(self._notice)
         if not self._has_cancelled:
             return False
         others = self._task.uncancel() > self._before if hasattr(self._task, "uncancel") else False
@@ -115,7 +110,7 @@ class _Guard:
 
 def _begin(block: Block, hold: Hold) -> None:
     if block.alive is not None:
-        hold._lease.alive = block.alive
+        hold._claim.alive = block.alive
     block.hold = hold
     block.guard = _Guard(hold)
 
@@ -137,9 +132,8 @@ class Locks(LocksBase[Request, Hold]):
         known = self._engines.get(loop)
         if known is not None:
             return known
-        for other in list(self._engines):
-            if other.is_closed():
-                self._engines.pop(other, None)
+        for other in [one for one in list(self._engines) if one.is_closed()]:
+            self._engines.pop(other, None)
         return self._made(loop, Tasks)
 
     async def __aenter__(self) -> Locks:
