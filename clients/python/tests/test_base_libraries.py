@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -39,37 +37,38 @@ def locks_of(client: Any, package: Any) -> Any:
     return importlib.import_module(f"slock_client{half}").Locks(client, ttl=10)
 
 
-async def settled(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
+async def done(function: Any, *arguments: Any) -> Any:
+    """What a function gives, or a coroutine function."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments)
+    return await asyncio.to_thread(function, *arguments)
+
+
+async def close(client: Any) -> None:
+    await done(getattr(client, "aclose", client.close))
 
 
 async def use(locks: Any, key: str = "job") -> None:
     """A hold, a wait, an extension, and what the server tells."""
-    hold = await settled(locks.write(key, metadata="web-1").acquire())
-    assert await settled(locks.read(key).try_acquire()) is None
-    info = await settled(locks.info(key))
+    hold = await done(locks.write(key, metadata="web-1").acquire)
+    assert await done(locks.read(key).try_acquire) is None
+    info = await done(locks.info, key)
     assert (info.key, info.holders[0].token, info.holders[0].metadata) == (key, hold.token, "web-1")
-    waits = locks.write(key, wait=10).acquire
-    if inspect.iscoroutinefunction(waits):
-        other: Any = asyncio.create_task(waits())
-        while not await settled(locks.queues()):
-            await asyncio.sleep(0.01)
-    else:
-        found: list[Any] = []
-        other = threading.Thread(target=lambda: found.append(waits()))
-        other.start()
-        while not locks.queues():
-            time.sleep(0.01)
-    await settled(hold.extend(5))
-    await settled(hold.release())
-    if inspect.iscoroutinefunction(waits):
-        second = await other
-    else:
-        other.join(10)
-        [second] = found
+    waiting = asyncio.create_task(done(locks.write(key, wait=10).acquire))
+    while not await done(locks.queues):
+        await asyncio.sleep(0.01)
+    await done(hold.extend, 5)
+    await done(hold.release)
+    second = await waiting
     assert second.fence > hold.fence
-    await settled(second.release())
-    await settled(locks.close())
+    await done(second.release)
+    await done(locks.close)
+
+
+async def acquire_and_release(locks: Any) -> None:
+    hold = await done(locks.write("job").acquire)
+    await done(hold.release)
+    await done(locks.close)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ",".join(options) or "none")
@@ -77,7 +76,7 @@ def test_options_of_a_client(package: Any, server: Server, options: dict[str, An
     async def main() -> None:
         client = package.Redis(port=server.port, **options)
         await use(locks_of(client, package), "caf\u00e9" if "encoding" in options else "job")
-        await settled(getattr(client, "aclose", client.close)())
+        await close(client)
 
     asyncio.run(main())
 
@@ -95,10 +94,8 @@ def test_a_subclass_and_a_pool_by_url(package: Any, server: Server) -> None:
 
         pool = package.BlockingConnectionPool.from_url(f"redis://127.0.0.1:{server.port}/2", max_connections=1)
         client = Counting(connection_pool=pool)
-        locks = locks_of(client, package)
-        await settled((await settled(locks.write("job").acquire())).release())
-        await settled(locks.close())
-        await settled(pool.disconnect())
+        await acquire_and_release(locks_of(client, package))
+        await done(pool.disconnect)
         assert seen == ["SLOCK.LOCK", "SLOCK.MUNLOCK"]
 
     asyncio.run(main())
@@ -136,7 +133,7 @@ def test_a_cluster(package: Any, cluster: Cluster) -> None:
         for key in ("{job}:a", "job", "}job{", "a}b"):
             client = getattr(package, name)(host="127.0.0.1", port=cluster.nodes[0].port)
             await use(locks_of(client, package), key)
-            await settled(getattr(client, "aclose", client.close)())
+            await close(client)
 
     asyncio.run(main())
 
@@ -170,10 +167,8 @@ def test_a_trace_has_the_commands(server: Server) -> None:
             exporter.clear()
 
             async def main(package: Any = package) -> int:
-                locks = locks_of(package.Redis(port=server.port), package)
                 with provider.get_tracer("program").start_as_current_span("job") as span:
-                    await settled((await settled(locks.write("job").acquire())).release())
-                await settled(locks.close())
+                    await acquire_and_release(locks_of(package.Redis(port=server.port), package))
                 return int(span.context.span_id)
 
             parent = asyncio.run(main())

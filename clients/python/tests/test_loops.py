@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,22 +39,15 @@ async def take(locks: slock_client.asyncio.Locks, number: int, work_s: float = 0
 
 
 def test_two_live_loops(locks: slock_client.asyncio.Locks) -> None:
-    done: list[int] = []
+    def loop(number: int) -> list[int]:
+        return [asyncio.run(take(locks, number, 0.01)) for _ in range(5)]
 
-    def loop(number: int) -> None:
-        for _ in range(5):
-            done.append(asyncio.run(take(locks, number, 0.01)))
-
-    threads = [threading.Thread(target=loop, args=(number,), daemon=True) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert sorted(done) == sorted(list(range(6)) * 5)
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(loop, range(6), timeout=30)) == [[number] * 5 for number in range(6)]
 
 
 def test_a_second_loop_renews(locks: slock_client.asyncio.Locks) -> None:
-    for number in range(3):
+    for number in range(2):
         assert asyncio.run(take(locks, number, 2 * TTL)) == number
 
 
@@ -123,10 +117,9 @@ def test_forked_children(server: Server, client: redis.Redis) -> None:
         children = [fork.Process(target=_in_child, args=(locks, done)) for _ in range(2)]
         for child in children:
             child.start()
-        pids = {done.get(timeout=20) for _ in children}
+        assert {done.get(timeout=20) for _ in children} == {child.pid for child in children}
         for child in children:
             child.join(10)
-    assert pids == {child.pid for child in children}
     assert client.dbsize() == 0
     locks.close()
 
@@ -137,7 +130,6 @@ def test_a_block_of_the_parent_is_not_ended_by_its_child(server: Server, client:
         child = os.fork()
         if child:
             os.waitpid(child, 0)
-            assert client.exists("job") == 1
             time.sleep(2 * TTL)
             assert client.exists("job") == 1
     if not child:
@@ -154,21 +146,19 @@ import redis, slock_client
 {after}
 import gevent
 locks = slock_client.Locks(redis.Redis(port=int(sys.argv[1])), ttl=0.9)
-order = []
+order, ticks = [], []
 def work(number):
     with locks.write("job", wait=20) as hold:
         time.sleep(1.5 if number == 0 else 0.01)
         hold.check()
         order.append(number)
-ticks = []
 def tick():
     while len(order) < 5:
         ticks.append(1)
         gevent.sleep(0.05)
 jobs = [gevent.spawn(work, number) for number in range(5)]
 gevent.joinall([*jobs, gevent.spawn(tick)], timeout=20, raise_error=True)
-assert sorted(order) == [0, 1, 2, 3, 4], order
-assert len(ticks) > 20, ticks
+assert sorted(order) == [0, 1, 2, 3, 4] and len(ticks) > 20, (order, ticks)
 print("done")
 """
 
@@ -187,19 +177,3 @@ def test_uvloop(locks: slock_client.asyncio.Locks) -> None:
     uvloop = pytest.importorskip("uvloop")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(take(locks, 1, 2 * TTL)) == 1
-
-
-PROGRAM = """
-import sys
-sys.path.insert(0, sys.argv[2])
-import redis, slock_client
-locks = slock_client.Locks(redis.Redis(port=int(sys.argv[1])))
-with locks.write("job"):
-    pass
-"""
-
-
-def test_a_process_ends_by_itself(server: Server) -> None:
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-c", PROGRAM, str(server.port), SOURCE], check=True, timeout=10)
-    assert time.monotonic() - began < 5
