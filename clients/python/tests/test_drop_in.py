@@ -157,15 +157,6 @@ def test_each_thread_has_its_own(server: Server, client: redis.Redis) -> None:
     half.close()
 
 
-@pytest.mark.parametrize("gone", ["deleted", "released"])
-def test_a_loss_may_be_logged(half: Half, client: redis.Redis, gone: str, caplog: Any) -> None:
-    if "raise_on_release_error" not in inspect.signature(half.lock_class.__init__).parameters:
-        pytest.skip("the library has no raise_on_release_error")
-    with half.lock(raise_on_release_error=False) as lock:
-        client.delete("job") if gone == "deleted" else lock.release()
-    assert {record.levelname for record in caplog.records} == {"WARNING"}
-
-
 def test_a_server_that_is_away(half: Half) -> None:
     half.client.connection_pool.connection_kwargs["port"] = 1
     with pytest.raises(half.errors.ConnectionError):

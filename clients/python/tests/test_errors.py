@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 import socket
 import time
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
 
 import pytest
 import redis
@@ -47,22 +45,12 @@ def test_a_lost_lock_in_a_pool_of_processes(server: Server) -> None:
 @pytest.mark.parametrize("timeout", [None, 0.01, 60])
 def test_a_black_hole_makes_no_call_outlast_its_limit(timeout: float | None) -> None:
     """A port that accepts connections, and never replies."""
-
-    async def main() -> None:
-        async with slock_client.asyncio.Locks(redis.asyncio.Redis(**options), retry_for=0.5) as locks:
-            with pytest.raises(slock_client.NoAnswerError):
-                await locks.write("job").acquire()
-
     with socket.create_server(("127.0.0.1", 0)) as hole:
-        options: Any = {"port": hole.getsockname()[1], "socket_timeout": timeout}
-        began = time.monotonic()
-        with slock_client.Locks(redis.Redis(**options), retry_for=0.5) as locks:
-            with pytest.raises(slock_client.NoAnswerError):
-                locks.write("job").acquire()
-            assert time.monotonic() - began < 0.5 + 1
-        began = time.monotonic()
-        asyncio.run(main())
-        assert time.monotonic() - began < 0.5 + 1
+        client = redis.Redis(port=hole.getsockname()[1], socket_timeout=timeout)
+        with slock_client.Locks(client, retry_for=0.5) as locks, pytest.raises(slock_client.NoAnswerError):
+            began = time.monotonic()
+            locks.write("job").acquire()
+        assert time.monotonic() - began < 2  # it also waits for its end, for as long
 
 
 def test_a_wrong_client() -> None:
@@ -78,14 +66,10 @@ def test_a_wrong_client() -> None:
 
 
 def test_a_wrong_key_or_function() -> None:
-    locks = slock_client.Locks(redis.Redis())
-    for keys in ((), ("",), ("a", "")):
-        with pytest.raises(ValueError):
-            locks.write(*keys)
-    with pytest.raises(TypeError):
-        locks.write(b"job")  # type: ignore[arg-type]
-
     async def coroutine() -> None: ...
 
+    locks = slock_client.Locks(redis.Redis())
+    with pytest.raises(TypeError, match=r"must be a str"):
+        locks.write(b"job")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"after its call has returned"):
         locks.write("job")(coroutine)
