@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from slock_client import errors
 from slock_client._acquisition import Request
 from slock_client._clock import now
-from slock_client._options import Duration, Mode, Options, check_ttl, seconds
+from slock_client._options import Duration, Mode, Options, seconds
 from slock_client._protocol import REFUSE_FOR, Owner, explained, not_held
 from slock_client._quorum import Votes
 from slock_client._server import Answer, Server
@@ -234,7 +234,7 @@ class HoldBase:
         """Lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals use
         the longest ttl that was asked for."""
         ttl = seconds(ttl, "ttl")
-        check_ttl(ttl)
+        self._options.check_ttl(ttl)
         engine = self._home._engine()
         engine.check_open()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from binascii import crc_hqx
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import count, product
 from string import ascii_letters
 from typing import Any
@@ -61,13 +61,11 @@ class Listener:
         return ticket.channel in self._confirmed
 
     async def _open(self, slot: int, name: str) -> None:
-        is_open = False
         try:
-            await self._link.listen(name, self._deliver, lambda is_open: self._changed(slot, name, is_open))
-            is_open = True
-        finally:
-            if not is_open:
-                self._drop(slot, name)
+            await self._link.listen(name, self._deliver, partial(self._changed, slot, name))
+        except BaseException:
+            self._drop(slot, name)
+            raise
 
     def _changed(self, slot: int, name: str, is_open: bool) -> None:
         if is_open:

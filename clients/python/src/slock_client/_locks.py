@@ -209,8 +209,6 @@ class RequestBase(Generic[H]):
 
     def __init__(self, locks: Any, keys: tuple[str, ...], mode: Mode, options: Options) -> None:
         check_keys(keys)
-        if options.counted(options.ttl) <= 0:
-            raise ValueError(f"the ttl must be above 2 ms and the drift, not {options.ttl:g} s")
         self._locks, self.keys, self.mode, self._options = locks, keys, mode, options
         self._blocks: list[Any] = []  # those that did not begin by a `with` statement
 

@@ -158,8 +158,12 @@ class Options:
         """The part of a ttl that counts for the validity. The server counts in milliseconds."""
         return ttl - ttl * self.drift_factor - (0.002 if self.is_quorum else 0.001)
 
+    def check_ttl(self, ttl: float) -> None:
+        if ttl < LEAST_TTL or self.counted(ttl) <= 0:
+            raise ValueError(f"the ttl must be 2 ms or more, and above the drift, not {ttl:g} s")
+
     def _check(self) -> None:
-        check_ttl(self.ttl)
+        self.check_ttl(self.ttl)
         if self.metadata is not None and len(self.metadata.encode()) > 1024:
             raise ValueError(f"the metadata must have at most 1024 bytes, not {len(self.metadata.encode())}")
         if self.token is not None and not 1 <= len(self.token.encode("utf-8", "surrogateescape")) <= 255:
@@ -173,11 +177,6 @@ class Options:
 
 
 _DURATIONS = {"ttl", "wait", "max_hold", "at_least", "replica_timeout", "retry_for", "retry_wait_for", "node_timeout"}
-
-
-def check_ttl(ttl: float) -> None:
-    if ttl < LEAST_TTL:
-        raise ValueError(f"the ttl must be 2 ms or more, not {ttl:g} s")
 
 
 def check_keys(keys: tuple[str, ...]) -> None:

@@ -171,7 +171,7 @@ class Votes:
     async def attempt(self) -> Tally:
         """Asks all nodes once for the lock. Without a majority in time it ends what they gave."""
         options = self._options
-        call, is_over = self.owner.lock(self._mode, options.ttl, options.limit), False
+        call = self.owner.lock(self._mode, options.ttl, options.limit)
         try:
             tally = await self.ask(
                 lambda vote, until: vote.take(call, until),
@@ -181,10 +181,9 @@ class Votes:
             if not tally.is_granted or not is_in_time:  # else the other nodes may still grant
                 await self.release()  # it waits, because the next attempt would find what this one holds
                 tally.replies = [_TOO_FEW if reply is True else reply for reply in tally.replies]
-            is_over = True
-        finally:
-            if not is_over:
-                self.drop(self.owner, 0)
+        except BaseException:
+            self.drop(self.owner, 0)
+            raise
         return tally
 
     async def adopt(self) -> bool:

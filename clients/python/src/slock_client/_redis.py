@@ -310,11 +310,7 @@ class RedisLink:
         replies = await settled(pipeline.execute(raise_on_error=False))
         if self.is_cluster:
             await self._discard(client)
-        replies = [self._base.error(reply) if isinstance(reply, Exception) else reply for reply in replies]
-        for reply in replies:
-            if isinstance(reply, NoReply):
-                raise reply
-        return replies
+        return [self._base.error(reply) if isinstance(reply, Exception) else reply for reply in replies]
 
     async def _discard(self, client: Any) -> None:
         if client is None:

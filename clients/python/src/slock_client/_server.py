@@ -90,7 +90,7 @@ class Server:
             self._note_silence(error)
             raise
         self._silent_since = None
-        if isinstance(replies[0], ServerError):
+        if isinstance(replies[0], (ServerError, NoReply)):
             raise replies[0]
         return replies
 
@@ -158,7 +158,7 @@ class Server:
             call = owner.extend(ttl + 0.001, fence)._replace(then=("WAIT", options.min_replicas, ms(left)))
             sent = now()
             extended, acknowledged = await self.replies(call, max(until, sent + left + options.retry_for))
-            if isinstance(acknowledged, ServerError):
+            if isinstance(acknowledged, (ServerError, NoReply)):
                 raise acknowledged
             if extended == 0 or acknowledged >= options.min_replicas:
                 return Answer(extended, sent)
@@ -174,13 +174,11 @@ class Server:
         call, whole, duration = owner.end(fence), len(owner.keys), REFUSE_FOR
         if after > 0:
             call, whole, duration = owner.extend(after, fence, only_lengthens=False), 1, after
-        is_answered = False
         try:
             answer = await self.ask(owner.names, call)
-            is_answered = True
-        finally:
-            if not is_answered:
-                self.deliver(call, duration)
+        except BaseException:
+            self.deliver(call, duration)
+            raise
         # The server does not remember the end of a token of the program's: of two copies the second finds nothing.
         return answer.number == whole or (owner.is_given and answer.copies > 1)
 

@@ -102,7 +102,7 @@ class Runtime(Protocol):
     async def pause(self, duration: float) -> None: ...
 
     async def call(self, link: Link, call: Call, until: float) -> list[Any]:
-        """The replies to the command and to the one that follows. A reply may be a `ServerError`. Raises `NoReply`."""
+        """The replies to the command and to the one that follows. A reply may be an error. Raises `NoReply`."""
         ...
 
 
@@ -119,7 +119,7 @@ class Link(Protocol):
         ...
 
     async def send(self, key: str | None, commands: list[Command]) -> list[Any]:
-        """The replies to commands for the primary that has the key; some may be a `ServerError`. Raises `NoReply`."""
+        """The replies to commands for the primary that has the key; some may be errors. Raises `NoReply`."""
         ...
 
     async def listen(self, channel: str, heard: Callable[[str], None], changed: Callable[[bool], None]) -> None:
