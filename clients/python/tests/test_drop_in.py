@@ -163,18 +163,9 @@ def test_a_server_that_is_away(half: Half) -> None:
         half.lock(blocking_timeout=0.2).acquire()
 
 
-def test_django_redis(server: Server, client: redis.Redis) -> None:
-    """`REDIS_CLIENT_CLASS` of its settings: `cache.lock` gives no `lock_class`."""
+def test_a_client_whose_locks_are_of_the_module(server: Server, client: redis.Redis) -> None:
+    """For programs that give no `lock_class`, such as django-redis."""
     from slock_client.drop_in import Lock, Redis
 
     with Redis(port=server.port).lock("job", timeout=10) as lock:
         assert isinstance(lock, Lock) and client.type("job") == b"SLOCK-RWL"
-    django = pytest.importorskip("django.conf")
-    pytest.importorskip("django_redis")
-    options = {"REDIS_CLIENT_CLASS": "slock_client.drop_in.Redis"}
-    backend = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": f"redis://127.0.0.1:{server.port}/0"}
-    django.settings.configure(CACHES={"default": {**backend, "OPTIONS": options}})
-    from django.core.cache import cache
-
-    with cache.lock("nightly", timeout=10):
-        assert client.type(":1:nightly") == b"SLOCK-RWL"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import socket
 import time
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import redis
@@ -13,7 +12,6 @@ import redis.asyncio
 
 import slock_client
 import slock_client.asyncio
-from harness import Server
 from slock_client import errors
 from slock_client.errors import NodeReply
 
@@ -27,19 +25,6 @@ def test_an_error_survives_pickling(kind: type[errors.SlockError]) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), copy.keys) == (kind, str(error), ("job",))
     assert "no route" in str(copy)
-
-
-def _lose(port: int) -> None:
-    with slock_client.Locks(redis.Redis(port=port)) as locks, locks.write("job", renew=False, ttl=0.1):
-        time.sleep(0.2)
-
-
-def test_a_lost_lock_in_a_pool_of_processes(server: Server) -> None:
-    with ProcessPoolExecutor(1) as pool:
-        with pytest.raises(slock_client.LostError, match=r"expired .lock job") as caught:
-            pool.submit(_lose, server.port).result(20)
-        assert caught.value.reason == "expired"
-        assert pool.submit(abs, -1).result(20) == 1
 
 
 @pytest.mark.parametrize("timeout", [None, 0.01, 60])

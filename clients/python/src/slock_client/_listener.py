@@ -117,6 +117,7 @@ class Listener:
 
     def close(self) -> None:
         """Ends all subscriptions. The next wait begins with a new one."""
+        self._refused.clear()
         for slot, name in list(self._channels.items()):
             self._drop(slot, name)
 
