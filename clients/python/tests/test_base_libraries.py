@@ -23,6 +23,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"encoding": "latin-1"},
     {"single_connection_client": True},
     {"health_check_interval": 1, "db": 3},
+    {"unix_socket_path": "redis.sock"},
 ]
 
 
@@ -74,7 +75,8 @@ async def acquire_and_release(locks: Any) -> None:
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ",".join(options) or "none")
 def test_options_of_a_client(package: Any, server: Server, options: dict[str, Any]) -> None:
     async def main() -> None:
-        client = package.Redis(port=server.port, **options)
+        of_socket = {"unix_socket_path": str(server.directory / "redis.sock")} if "unix_socket_path" in options else {}
+        client = package.Redis(port=server.port, **{**options, **of_socket})
         await use(locks_of(client, package), "caf\u00e9" if "encoding" in options else "job")
         await close(client)
 
@@ -128,24 +130,12 @@ def test_a_provider_renews_the_credentials_of_the_program(package: Any, server: 
 
 def test_a_cluster(package: Any, cluster: Cluster) -> None:
     async def main() -> None:
-        name = "RedisCluster" if hasattr(package, "RedisCluster") else "ValkeyCluster"
         for key in ("{job}:a", "job", "}job{", "a}b"):
-            client = getattr(package, name)(host="127.0.0.1", port=cluster.nodes[0].port)
+            client = package.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port)
             await use(locks_of(client, package), key)
             await close(client)
 
     asyncio.run(main())
-
-
-def test_a_socket_of_unix(package: Any, tmp_path: Any) -> None:
-    async def main() -> None:
-        await use(locks_of(package.Redis(unix_socket_path=str(tmp_path / "redis.sock")), package))
-
-    server = Server(name="unix", unixsocket=str(tmp_path / "redis.sock")).start()
-    try:
-        asyncio.run(main())
-    finally:
-        server.discard()
 
 
 def test_a_trace_has_the_commands(package: Any, server: Server) -> None:

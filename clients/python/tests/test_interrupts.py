@@ -39,25 +39,26 @@ class ABaseException(BaseException):
 
 
 KINDS = [AnException, ABaseException]
-WAYS = ["block", "decorator", "hold", "drop-in"]
 Block = Callable[[str], None]
 
 
-def block_of(server: Server, way: str) -> Block:
+@pytest.fixture(params=["block", "decorator", "hold", "drop-in"])
+def block(request: pytest.FixtureRequest, server: Server) -> Block:
     """Takes the lock of a key for a block, and does nothing in it."""
     client = redis.Redis(port=server.port)
     locks = slock_client.Locks(client, ttl=TTL)
     lock_class = type("Lock", (slock_client.drop_in.Lock,), {"watchdog_ttl": TTL})
-    if way == "decorator":
+    if request.param == "decorator":
         return lambda key: locks.write(key)(lambda: None)()
     contexts: dict[str, Callable[[str], Any]] = {
         "block": locks.write,
         "hold": lambda key: locks.write(key).acquire(),
         "drop-in": lambda key: client.lock(key, lock_class=lock_class),
     }
+    context = contexts[request.param]
 
     def block(key: str) -> None:
-        with contexts[way](key):
+        with context(key):
             pass
 
     return block
@@ -71,9 +72,8 @@ def nothing_is_renewed(server: Server) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("way", WAYS)
-def test_a_timer(server: Server, way: str, kind: type[BaseException]) -> None:
-    block, raised, came, where = block_of(server, way), 0, 0, []
+def test_a_timer(server: Server, block: Block, kind: type[BaseException]) -> None:
+    raised, came, where = 0, 0, []
 
     def handler(*_: object) -> None:
         nonlocal came
@@ -108,10 +108,8 @@ def test_a_timer(server: Server, way: str, kind: type[BaseException]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("way", WAYS)
-def test_a_line(server: Server, way: str, kind: type[BaseException]) -> None:
+def test_a_line(server: Server, block: Block, kind: type[BaseException]) -> None:
     """At each line of the library in turn, or at random ones."""
-    block = block_of(server, way)
     for _ in range(3):
         block("warm")
     most = traced(lambda: block("warm"))

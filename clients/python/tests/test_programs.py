@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import re
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -23,6 +22,7 @@ import redis
 
 import slock_client
 from harness import Cluster, Server, wait_until
+from harness.server import free_port
 
 CLIENT = Path(__file__).parents[1]
 RECIPES = CLIENT / "examples/recipes"
@@ -103,9 +103,7 @@ def test_gunicorn(run: Run, options: str) -> None:
     pytest.importorskip("gunicorn")
     if "gevent" in options:
         pytest.importorskip("gevent")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = "{}:{}".format(*probe.getsockname())
+    address = f"127.0.0.1:{free_port()}"
     run("-m", "gunicorn", "--bind", address, "--log-level", "error", *options.split(), "wsgi:application")
 
     def get(_: int = 0) -> str:
