@@ -12,6 +12,7 @@ import ctypes
 import gc
 import inspect
 import json
+import random
 import statistics
 import sys
 import threading
@@ -29,7 +30,6 @@ import redis.sentinel
 
 import slock_client
 import slock_client.asyncio
-from slock_client import polling
 from slock_client.testing import MemoryServer
 
 # The name of the tasks and threads of operations, which are not counted.
@@ -108,15 +108,16 @@ def s(fields: dict[str, Any], name: str) -> float | None:
     return None if value is None else value / 1000
 
 
-def strategy(poll: dict[str, Any]) -> polling.Strategy:
-    made: polling.Strategy
-    if poll["kind"] == "none":
-        made = polling.Once()
-    elif poll["kind"] == "constant":
-        made = polling.Constant(s(poll, "pause_ms") or 0)
-    else:
-        made = polling.Exponential(s(poll, "pause_ms") or 0.01, s(poll, "most_ms") or 0.1)
-    return made if poll.get("limit") is None else made.limit(poll["limit"])
+def strategy(poll: dict[str, Any]) -> Callable[[int], float | None]:
+    first, most = s(poll, "pause_ms") or 0, s(poll, "most_ms") or 0.1
+    limit = 0 if poll["kind"] == "none" else poll.get("limit")
+
+    def pause(attempt: int) -> float | None:
+        if limit is not None and attempt >= limit:
+            return None
+        return first if poll["kind"] == "constant" else min(first * 2.0**attempt, most) * random.uniform(0.5, 1)
+
+    return pause
 
 
 def client_of(fields: dict[str, Any], **options: Any) -> Any:

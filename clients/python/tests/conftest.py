@@ -21,7 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def _shared_server() -> Iterator[Server]:
-    server = Server(name="shared").start()
+    server = Server(name="shared", unixsocket="redis.sock").start()
     yield server
     server.stop()
     server.discard()

@@ -6,15 +6,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import random
 import signal
 import sys
 import time
+import timeit
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,7 +23,6 @@ import pytest
 import redis
 
 import slock_client
-import slock_client.asyncio
 import slock_client.drop_in
 from harness import Server, rounds, wait_until
 
@@ -43,38 +42,26 @@ KINDS = [AnException, ABaseException]
 Block = Callable[[str], None]
 
 
-def blocks(server: Server) -> dict[str, Block]:
+@pytest.fixture(params=["block", "decorator", "hold", "drop-in"])
+def block(request: pytest.FixtureRequest, server: Server) -> Block:
+    """Takes the lock of a key for a block, and does nothing in it."""
     client = redis.Redis(port=server.port)
     locks = slock_client.Locks(client, ttl=TTL)
-
-    class Lock(slock_client.drop_in.Lock):
-        watchdog_ttl = TTL
+    lock_class = type("Lock", (slock_client.drop_in.Lock,), {"watchdog_ttl": TTL})
+    if request.param == "decorator":
+        return lambda key: locks.write(key)(lambda: None)()
+    contexts: dict[str, Callable[[str], Any]] = {
+        "block": locks.write,
+        "hold": lambda key: locks.write(key).acquire(),
+        "drop-in": lambda key: client.lock(key, lock_class=lock_class),
+    }
+    context = contexts[request.param]
 
     def block(key: str) -> None:
-        with locks.write(key):
+        with context(key):
             pass
 
-    @contextlib.contextmanager
-    def acquired(key: str) -> Iterator[None]:
-        hold = locks.write(key).acquire()
-        with hold:
-            yield
-
-    def function(key: str) -> None:
-        locks.write(key)(lambda: None)()
-
-    def over_a_hold(key: str) -> None:
-        with acquired(key):
-            pass
-
-    def drop_in(key: str) -> None:
-        with client.lock(key, lock_class=Lock):
-            pass
-
-    return {"block": block, "decorator": function, "hold": over_a_hold, "drop-in": drop_in}
-
-
-WAYS = ["block", "decorator", "hold", "drop-in"]
+    return block
 
 
 def nothing_is_renewed(server: Server) -> None:
@@ -85,9 +72,8 @@ def nothing_is_renewed(server: Server) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("way", WAYS)
-def test_a_timer(server: Server, way: str, kind: type[BaseException]) -> None:
-    block, raised, came, where = blocks(server)[way], 0, 0, []
+def test_a_timer(server: Server, block: Block, kind: type[BaseException]) -> None:
+    raised, came, where = 0, 0, []
 
     def handler(*_: object) -> None:
         nonlocal came
@@ -98,10 +84,7 @@ def test_a_timer(server: Server, way: str, kind: type[BaseException]) -> None:
     gc.collect()  # the finalizer of a connection of an earlier test could swallow an exception
     for _ in range(20):
         block("warm")
-    began = time.perf_counter()
-    for _ in range(50):
-        block("warm")
-    usual = (time.perf_counter() - began) / 50
+    usual = timeit.timeit(lambda: block("warm"), number=50) / 50
     former = signal.signal(signal.SIGALRM, handler)
     try:
         for number in range(rounds(300, 10_000)):
@@ -125,46 +108,38 @@ def test_a_timer(server: Server, way: str, kind: type[BaseException]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("way", WAYS)
-def test_a_line(server: Server, way: str, kind: type[BaseException]) -> None:
+def test_a_line(server: Server, block: Block, kind: type[BaseException]) -> None:
     """At each line of the library in turn, or at random ones."""
-    block = blocks(server)[way]
-    seen = Tracer(None, kind)
     for _ in range(3):
         block("warm")
-    seen.run(lambda: block("warm"))
-    lines = list(range(1, seen.lines + 1))
-    lines = [random.choice(lines) for _ in range(10_000)] if rounds(0, 1) else lines[:: rounds(3, 1)]
+    most = traced(lambda: block("warm"))
+    lines = random.choices(range(1, most + 1), k=10_000) if rounds(0, 1) else range(1, most + 1, 3)
     for number, line in enumerate(lines):
-        tracer = Tracer(line, kind)
-        with pytest.raises(kind) if line <= seen.lines - 40 else contextlib.suppress(kind):
-            tracer.run(lambda number=number: block(f"job:{number}"))
-            assert not tracer.has_raised
+        with pytest.raises(kind) if line <= most - 40 else contextlib.suppress(kind):
+            traced(lambda number=number: block(f"job:{number}"), line, kind)
     nothing_is_renewed(server)
     block("afterwards")
 
 
-class Tracer:
-    """Raises an exception at the line with this number that the library executes."""
+def traced(work: Callable[[], None], line: int = 0, kind: type[BaseException] = AnException) -> int:
+    """How many lines of the library are executed. Raises an exception at the one with this number."""
+    lines = 0
 
-    def __init__(self, line: int | None, kind: type[BaseException]) -> None:
-        self._line, self._kind = line, kind
-        self.lines, self.has_raised = 0, False
-
-    def run(self, work: Callable[[], None]) -> None:
-        sys.settrace(self._trace)
-        try:
-            work()
-        finally:
-            sys.settrace(None)
-
-    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
         if event == "line" and frame.f_code.co_filename.startswith(SOURCE):
-            self.lines += 1
-            if self.lines == self._line:
-                self.has_raised = True
-                raise self._kind
-        return self._trace
+            lines += 1
+            if lines == line:
+                raise kind
+        return trace
+
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(None)
+    assert not 0 < line <= lines, "the exception got lost"
+    return lines
 
 
 def test_the_first_line_of_the_end_of_a_block(server: Server, client: redis.Redis) -> None:
@@ -186,38 +161,4 @@ def test_the_first_line_of_the_end_of_a_block(server: Server, client: redis.Redi
     assert hold is not None
     with pytest.raises(slock_client.SlockError):
         hold.check()
-    locks.close()
-
-
-def test_a_cancellation_of_asyncio(server: Server, client: redis.Redis) -> None:
-    async def main() -> None:
-        async with slock_client.asyncio.Locks(redis.asyncio.Redis(port=server.port), ttl=TTL) as locks:
-            for number in range(rounds(300, 10_000)):
-                task = asyncio.create_task(block(locks, f"job:{number % 7}"))
-                await asyncio.sleep(random.random() * 0.003)
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
-
-    async def block(locks: slock_client.asyncio.Locks, key: str) -> None:
-        async with locks.write(key):
-            await asyncio.sleep(random.random() * 0.002)
-
-    asyncio.run(main())
-    nothing_is_renewed(server)
-
-
-def test_ctrl_c_while_it_waits(server: Server, client: redis.Redis) -> None:
-    client.execute_command("SLOCK.LOCK", "job", "other", 60_000)
-    locks = slock_client.Locks(redis.Redis(port=server.port))
-    former = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
-    try:
-        began = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            locks.write("job").acquire()
-        assert time.monotonic() - began < 1
-    finally:
-        signal.signal(signal.SIGALRM, former)
-    wait_until(lambda: client.info("slock")["slock_waiters"] == 0, 5)
     locks.close()

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import re
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -23,6 +22,7 @@ import redis
 
 import slock_client
 from harness import Cluster, Server, wait_until
+from harness.server import free_port
 
 CLIENT = Path(__file__).parents[1]
 RECIPES = CLIENT / "examples/recipes"
@@ -52,45 +52,35 @@ def test_the_page(server: Server, cluster: Cluster, capsys: pytest.CaptureFixtur
 
 def save_of_the_page(names: dict[str, Any]) -> None:
     db = sqlite3.connect(":memory:")
-    db.execute("CREATE TABLE documents (id TEXT, body TEXT, fence INTEGER)")
-    db.execute("INSERT INTO documents VALUES ('readme', '', 0)")
-    first = names["locks"].write("readme").acquire()
-    first.release()
+    db.execute("CREATE TABLE documents AS SELECT 'readme' AS id, '' AS body, 0 AS fence")
+    with names["locks"].write("readme") as first:
+        pass
     with names["locks"].write("readme") as second:
         names["save"](db, second, "second")
-    late = types.SimpleNamespace(fence=first.fence, check=lambda: None)
     with pytest.raises(RuntimeError, match="later owner"):
-        names["save"](db, late, "late")
+        names["save"](db, types.SimpleNamespace(fence=first.fence, check=lambda: None), "late")
     assert db.execute("SELECT body FROM documents").fetchone() == ("second",)
 
 
 @pytest.fixture
 def run(server: Server) -> Iterator[Run]:
     """Starts programs in the folder of the recipes, which end with the test."""
-    running: list[subprocess.Popen[str]] = []
-    environment = {
-        **os.environ,
-        **{"REDIS_URL": f"redis://127.0.0.1:{server.port}/0", "PYTHONPATH": str(CLIENT / "src")},
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    of_test = {"REDIS_URL": f"redis://127.0.0.1:{server.port}/0", "PYTHONPATH": str(CLIENT / "src")}
+    options: dict[str, Any] = {"cwd": RECIPES, "text": True, "stdout": subprocess.PIPE, "start_new_session": True}
+    options["env"] = {**os.environ, **of_test, "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def start(*words: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, *words],
-            cwd=RECIPES,
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        running.append(process)
-        return process
-
-    yield start
-    for process in running:
+    def end(process: subprocess.Popen[str]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, 9)
         process.communicate()
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen([sys.executable, *words], **options)
+        ends.callback(end, process)
+        return process
+
+    with contextlib.ExitStack() as ends:
+        yield start
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -113,9 +103,7 @@ def test_gunicorn(run: Run, options: str) -> None:
     pytest.importorskip("gunicorn")
     if "gevent" in options:
         pytest.importorskip("gevent")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = "{}:{}".format(*probe.getsockname())
+    address = f"127.0.0.1:{free_port()}"
     run("-m", "gunicorn", "--bind", address, "--log-level", "error", *options.split(), "wsgi:application")
 
     def get(_: int = 0) -> str:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 import redis
 
 import slock_client
-import slock_client.asyncio
 from slock_client.testing import MemoryServer, slock_server
 
 __all__ = ["slock_server"]
@@ -24,8 +21,6 @@ def report(locks: slock_client.Locks) -> str:
         return "busy"
     except slock_client.NoAnswerError:
         return "down"
-    except slock_client.LostError:
-        return "lost"
 
 
 def test_a_program_without_a_server() -> None:
@@ -38,21 +33,11 @@ def test_a_program_without_a_server() -> None:
     server.fail(ConnectionError("no route"))
     assert report(locks) == "down"
     server.fail(None)
-    assert report(locks) == "written"
+    with pytest.raises(slock_client.LostError), locks.write("report") as hold:
+        assert server.holders("report") == [hold.token]
+        server.lose("report")
+        assert hold.wait_lost(10)
     locks.close()
-
-
-def test_a_loss() -> None:
-    async def main() -> None:
-        server = MemoryServer()
-        async with slock_client.asyncio.Locks(server) as locks:
-            with pytest.raises(slock_client.LostError):
-                async with locks.write("report") as hold:
-                    assert server.holders("report") == [hold.token]
-                    server.lose("report")
-                    await asyncio.sleep(10)
-
-    asyncio.run(main())
 
 
 def test_the_fixture(slock_server: int) -> None:

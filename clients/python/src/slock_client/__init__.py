@@ -3,7 +3,7 @@
 `slock_client.Locks` is for synchronous programs, `slock_client.asyncio.Locks` for those that use asyncio.
 """
 
-from slock_client import errors, info, polling
+from slock_client import errors, info
 from slock_client._options import Mode, ReadOptions, RequestOptions
 from slock_client._sync import Hold, Locks, Quorum, Request
 from slock_client.errors import (
@@ -49,5 +49,4 @@ __all__ = [
     "WrongModeError",
     "errors",
     "info",
-    "polling",
 ]

@@ -7,33 +7,24 @@ place in the queue.
 from __future__ import annotations
 
 import random
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from slock_client import info
 from slock_client._clock import now
 from slock_client._listener import AGAIN, CLOSED, Ticket
-from slock_client._options import Options
+from slock_client._options import Options, exponential
 from slock_client._protocol import SERVER_WAIT, Owner, explained, more_telling, no_answer, passes, short, waiting
-from slock_client._server import AFTER_ERRORS, Server
+from slock_client._server import Answer, Server, after_errors
 from slock_client._transport import Call, NoReply, ServerError
 from slock_client.errors import ClosedError, SlockError, TimedOutError
-from slock_client.polling import Exponential
 
 _SEND_AGAIN = 5.0  # seconds that a request waits for its message before it is sent again
 _LATE_REPLY = 0.5  # seconds after the end of a wait in which a reply is still waited for
 _LATE_MESSAGE = 0.05  # the same for the message that says so
 _SUBSCRIBING = 0.1  # seconds for which the confirmation of a new channel is waited for
 _HOLDERS_REPLY = 0.25  # seconds for which a call that has timed out waits to learn who has the lock
-_POLLING = Exponential(0.02, 1)  # of a request that cannot wait by a message
 
-
-class Grant(NamedTuple):
-    fence: int  # 0 for a quorum
-    sent: float  # the validity counts from then
-
-
-# An attempt gives a grant, or has to be made again at once or after a pause, or others have the lock.
-Outcome = Grant | Literal["again", "poll", "refused"]
+Outcome = Answer | Literal["again"] | None  # a grant, or the request is sent again, or others have the lock
 
 
 class Request:
@@ -42,7 +33,7 @@ class Request:
     def __init__(self, server: Server, owner: Owner, call: Call, options: Options, is_try: bool = False) -> None:
         self._began = now()
         self._server, self._owner, self._call, self._options = server, owner, call, options
-        self._settings, self._is_try = server.settings, is_try
+        self._is_try, self._key = is_try, owner.keys[0]
         self._once = is_try or options.wait == 0  # a refusal ends it
         self._deadline = float("inf") if self._once or options.wait is None else self._began + options.wait
         self._contact: float | None = None  # when the server last replied
@@ -61,7 +52,7 @@ class Request:
         """Whether something of it may be left on the server."""
         return self._is_loose or self._is_queued
 
-    async def acquire(self) -> Grant | None:
+    async def acquire(self) -> Answer | None:
         """The grant, or `None` if a try was refused. Whatever else ends it, nothing is left on the server."""
         grant = None
         try:
@@ -71,7 +62,7 @@ class Request:
                 self._server.drop(self._owner, 0)
         return grant
 
-    async def run(self) -> Grant | None:
+    async def run(self) -> Answer | None:
         """Sends the request until it is granted or over. `None`: a try was refused."""
         try:
             return await self._repeat()
@@ -94,37 +85,40 @@ class Request:
         waited, names = now() - self._began, self._owner.names
         if not is_timed_out:
             return no_answer(names, waited, self._last)
-        holders = await info.holders_of(self._server.replies, self._owner.questions(), _HOLDERS_REPLY)
-        return TimedOutError(f"timed out after {short(waited)}", names, holders)
+        return TimedOutError(f"timed out after {short(waited)}", names, await self._holders())
 
-    async def _repeat(self) -> Grant | None:
+    async def _holders(self) -> list[str]:
+        """Texts about at most 10 holders of the first key that somebody holds, if the server tells them in time."""
+        until = now() + _HOLDERS_REPLY
+        for question in self._owner.questions():
+            try:
+                holders = info.info_of("", (await self._server.replies(question, until))[0]).holders
+            except (NoReply, ServerError):
+                break
+            if holders:
+                return [f"{holder.metadata} {holder.token}".strip() for holder in holders]
+        return []
+
+    async def _repeat(self) -> Answer | None:
         while True:
             if self._is_closed:
                 raise ClosedError("the Locks has been closed")
             is_over = now() >= self._deadline
             if is_over or (self._last is not None and now() >= self._limit()):
                 raise await self._failure(is_over and self._last is None and self._contact is not None)
-            pause = 0.0
             try:
                 outcome = await self._attempt()
+                if outcome != "again":
+                    return outcome
             except (NoReply, ServerError) as error:
                 if not passes(error):
                     raise explained(error, self._owner.names) from error.__cause__
                 self._last = more_telling(self._last, error)
-                pause = AFTER_ERRORS.pause(self._failures) or 0.0
+                await self._pause(after_errors(self._failures))
                 self._failures += 1
-            else:
-                if isinstance(outcome, Grant):
-                    return outcome
-                if outcome == "refused":
-                    if self._is_try:
-                        return None
-                    raise await self._failure(True)
-                if outcome == "poll":
-                    pause = _POLLING.pause(self._polls) or 0.0
-                    self._polls += 1
-            if pause:
-                await self._server.io.pause(min(pause, max(0.0, min(self._limit(), self._deadline) - now())))
+
+    async def _pause(self, duration: float) -> None:
+        await self._server.io.pause(min(duration, max(0.0, min(self._limit(), self._deadline) - now())))
 
     def _note_reply(self) -> None:
         self._contact, self._last, self._failures = now(), None, 0
@@ -132,58 +126,58 @@ class Request:
     def _limit(self) -> float:
         """Until when the server has to reply."""
         if self._contact is None or self._once:
-            return self._began + self._settings.retry_for
-        return self._contact + self._settings.retry_wait_for
+            return self._began + self._options.retry_for
+        return self._contact + self._options.retry_wait_for
 
     async def _attempt(self) -> Outcome:
-        channel = "" if self._once else await self._channel()
+        ticket = None if self._once else await self._take_ticket()
         call, wait = self._call, 0.0
-        if channel and self._ticket:
+        if ticket:
             wait = min(SERVER_WAIT, max(self._deadline - now(), 0.001))
-            call = waiting(call, wait, channel, self._ticket.tag)
+            call = waiting(call, wait, ticket.channel, ticket.tag)
         # If this process was late, the server gets the time for a reply all the same.
         limit = max(self._limit(), now() + _LATE_REPLY)
-        until = min(limit, now() + self._settings.retry_for, self._deadline + _LATE_REPLY)
+        until = min(limit, now() + self._options.retry_for, self._deadline + _LATE_REPLY)
         was_loose, self._is_loose = self._is_loose, True
         try:
             answer = await self._server.number(call, until)
         except ServerError as error:
             self._is_loose, self._contact = was_loose, now()
-            if channel and self._server.listener.has_failed(self._owner.keys[0], channel, error):
-                return "again"
-            if error.code == "NOSUBSCRIBER" and self._ticket:  # it is confirmed soon
+            if not (ticket and self._server.listener.has_failed(self._key, ticket.channel, error)):
+                raise
+            if error.code == "NOSUBSCRIBER":  # there is a subscription soon
                 self._note_reply()
                 await self._hear(_SUBSCRIBING * random.uniform(1, 5))
-                return "again"
-            raise
-        self._is_queued = bool(answer.number or channel)
+            return "again"
+        self._is_queued = bool(answer.number or ticket)
         self._is_loose = was_loose
         if answer.number:
             return await self._confirm(answer.number, answer.sent, False)
         self._note_reply()
-        if channel:
+        if ticket:
             self._waits, self._sent, self._ends = True, answer.sent, answer.sent + wait
             return await self._await()
+        if self._is_try:
+            return None
         if self._once:
-            return "refused"
+            raise await self._failure(True)
         if self._waits:  # it wants a channel, and may not have one
-            return "poll"
+            await self._pause(exponential(0.02, 1, self._polls))
+            self._polls += 1
         self._waits = True
         return "again"
 
-    async def _channel(self) -> str:
-        """The channel to wait by. A request that has not been refused waits only if there is one already. If it is new,
-        the confirmation of the server is waited for, but not for long."""
-        listener, key = self._server.listener, self._owner.keys[0]
+    async def _take_ticket(self) -> Ticket | None:
+        """A ticket with a channel. A request that has not been refused waits only if there is a channel already. The
+        confirmation of the server is waited for, but not for long."""
         self._forget()  # a message that is late may tell of a hold that ended before this copy is sent
-        if self._waits:
-            self._ticket = listener.ticket(key)
-        name, is_new = await listener.channel(key, self._waits)
-        if name and self._ticket is None:
-            self._ticket = listener.ticket(key)
-        if is_new:
+        listener = self._server.listener
+        if not listener.can_wait(self._key, self._waits):
+            return None
+        self._ticket = Ticket(self._server.io)
+        if not await listener.join(self._ticket, self._key):
             await self._hear(_SUBSCRIBING)
-        return name
+        return self._ticket
 
     async def _hear(self, timeout: float) -> Any:
         assert self._ticket is not None
@@ -194,7 +188,7 @@ class Request:
 
     async def _await(self) -> Outcome:
         """Waits for the message of a request that is in the queue."""
-        pause = min(_SEND_AGAIN * random.uniform(0.8, 1), self._settings.retry_wait_for / 4)
+        pause = min(_SEND_AGAIN * random.uniform(0.8, 1), self._options.retry_wait_for / 4)
         message = await self._hear(min(pause, self._deadline - now() + _LATE_MESSAGE))
         if message in (None, AGAIN, CLOSED):
             return "again"
@@ -215,8 +209,8 @@ class Request:
         if self._contact is None:
             self._contact = self._began
         since, ttl = now() - sent, self._options.ttl
-        is_sure = not is_by_message or (since <= ttl / 3 and not self._server.transport.has_failover)
-        if not self._options.min_replicas and is_sure and since < self._settings.counted(ttl):
-            return Grant(fence, sent)
-        answer = await self._server.extend(self._owner, ttl, fence, self._options, now() + self._settings.retry_for)
-        return Grant(fence, answer.sent) if answer.number else "again"  # it is over by now
+        is_sure = not is_by_message or (since <= ttl / 3 and not self._server.link.has_failover)
+        if not self._options.min_replicas and is_sure and since < self._options.counted(ttl):
+            return Answer(fence, sent)
+        answer = await self._server.extend(self._owner, ttl, fence, self._options, now() + self._options.retry_for)
+        return Answer(fence, answer.sent) if answer.number else "again"  # it is over by now

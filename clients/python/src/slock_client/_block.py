@@ -7,12 +7,13 @@ the interpreter refers. When that is gone, the block has been left, and the watc
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
+
+from slock_client._options import current_task
 
 T = TypeVar("T")
 
@@ -46,10 +47,7 @@ def entered(owner: Any) -> Block:
 
 def _place() -> Any:
     """The task, or the thread."""
-    try:
-        return asyncio.current_task() or threading.get_ident()
-    except RuntimeError:
-        return threading.get_ident()
+    return current_task() or threading.get_ident()
 
 
 def left(owner: Any) -> Block:
@@ -80,7 +78,5 @@ class Exit(Generic[T]):
         return self._leave(owner, left(owner), *arguments)
 
     def _called(self, owner: Any, block: Block, *arguments: Any) -> T:
-        if block.hold is None:  # it was looked up after the block began
-            _entering.pop(threading.get_ident(), None)
-            block = left(owner)
-        return self._leave(owner, block, *arguments)
+        # Without a hold it was looked up after the block began.
+        return self._leave(owner, block if block.hold is not None else left(owner), *arguments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -13,19 +12,16 @@ from slock_client._block import Block, Exit, entered
 from slock_client._clock import now
 from slock_client._hold import HoldBase
 from slock_client._locks import LocksBase
-from slock_client._options import LEAST_TTL, Duration, Options, seconds
+from slock_client._options import LEAST_TTL, Duration, seconds
 from slock_client._protocol import Owner, word
-from slock_client._redis import settled
 from slock_client._transport import Call, completed, run
 from slock_client.asyncio import _asyncio
 from slock_client.errors import LostError, NoAnswerError, NotHeldError, TimedOutError
 
-_log = logging.getLogger("slock_client")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-
-_all: weakref.WeakKeyDictionary[Any, LocksBase] = weakref.WeakKeyDictionary()  # of each client, as long as it lives
+_all: weakref.WeakKeyDictionary[Any, LocksBase[Any, Any]] = weakref.WeakKeyDictionary()  # as long as the client lives
 
 
 class _Owner:
@@ -45,7 +41,8 @@ class DropIn:
     watchdog_ttl: ClassVar[Duration] = 10.0
     """How long a lock without a `timeout` lives after its last renewal, in seconds. A subclass may change it."""
 
-    _kind: ClassVar[type[LocksBase]]
+    _kind: ClassVar[Any]  # of `Locks`
+    _errors: Any  # the exceptions of the library
     redis: Any  # the client
     name: Any
     timeout: float | None
@@ -53,8 +50,6 @@ class DropIn:
     blocking_timeout: float | None
     thread_local: bool
     local: Any
-    release: Any
-    do_release: Any
 
     def register_scripts(self) -> None:
         """The last step of the library's `__init__`. The server has the commands, so there are no scripts."""
@@ -69,123 +64,112 @@ class DropIn:
 
     # --- the parts
 
-    def _locks(self) -> LocksBase:
-        client = self._client()
-        return _all.get(client) or _all.setdefault(client, self._kind(client))
-
-    @property
-    def _errors(self) -> Any:
-        """The exceptions of the library."""
-        return self._locks()._transports[0].packages.exceptions  # type: ignore[attr-defined]
-
     def _client(self) -> Any:
         return getattr(self, "redis", None) or self.valkey  # type: ignore[attr-defined]
+
+    def _locks(self) -> LocksBase[Any, Any]:
+        client = self._client()
+        return _all.get(client) or _all.setdefault(client, self._kind(client))
 
     def _text(self, value: Any) -> str:
         """The bytes that the client sends, as text of which the same bytes become."""
         return bytes(self._client().get_encoder().encode(value)).decode("utf-8", "surrogateescape")
 
-    @property
-    def _key(self) -> str:
-        return self._text(self.name)
-
     def _ttl(self) -> float:
         """In seconds, cut to whole milliseconds as the library does it."""
         ttl = int(self.timeout * 1000) / 1000 if self.timeout else seconds(self.watchdog_ttl, "watchdog_ttl")
         if ttl < 0.001:
-            raise self._errors.ResponseError(f"{self._key}: the timeout of a lock must be a millisecond at least")
+            raise self._errors.ResponseError(f"{self.name}: the timeout of a lock must be a millisecond at least")
         return max(ttl, LEAST_TTL)
 
     async def _acquire(
-        self, blocking: bool | None, blocking_timeout: float | None, token: Any, alive: Callable[[], Any] | None
+        self, blocking: bool | None, blocking_timeout: float | None, token: Any, alive: Callable[[], Any] | None = None
     ) -> bool:
         blocking = self.blocking if blocking is None else blocking
         wait = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         is_try = not blocking or (wait is not None and wait <= 0)
-        options = Options(
-            ttl=self._ttl(),
-            wait=None if is_try else wait,
-            renew=not self.timeout,
-            token=None if token is None else self._text(token),
-        )
-        options.change({"ttl": options.ttl})
+        given: dict[str, Any] = {"ttl": self._ttl(), "wait": None if is_try else wait, "renew": not self.timeout}
         locks = self._locks()
+        options = locks._options.change(given if token is None else {**given, "token": self._text(token)})
         try:
-            lease = await self._replied(locks._engine().acquire, (self._key,), "write", options, is_try)
+            grant = await self._replied(locks._engine().acquire, (self._text(self.name),), "write", options, is_try)
         except TimedOutError:
             return False
-        if lease is None:
+        if grant is None:
             return False
-        self.local.hold = HoldBase(locks, lease, alive)
-        self.local.token = lease.owner.token.encode("utf-8", "surrogateescape")
+        self.local.hold = HoldBase(locks, grant, alive)
+        self.local.token = grant.owner.token.encode("utf-8", "surrogateescape")
         return True
 
-    async def _try(self, token: Any) -> bool:
-        """Sends the request once. A part of `acquire` in the library, for subclasses."""
-        return await self._acquire(False, None, token, None)
+    async def _enter(self, block: Block) -> Any:
+        block.hold = self
+        if not await self._acquire(None, None, None, block.alive):
+            raise self._error("Unable to acquire lock within the time specified")
+        return self
 
     async def _locked(self) -> bool:
         """Whether somebody has the lock."""
-        return (await self._replied(self._locks()._info, self._key)).mode != "free"
+        return (await self._replied(self._locks()._info, self._text(self.name))).mode != "free"
 
     async def _owned(self) -> bool:
         """Whether this thread has it by this lock."""
-        token = self.local.token
-        return token is not None and not self._is_lost() and await self._left(token) >= 0 and not self._is_lost()
-
-    def _is_lost(self) -> bool:
-        hold = self.local.hold
-        return hold is not None and not self.timeout and hold.lost
+        token, hold = self.local.token, self.local.hold
+        if token is None or await self._left(token) < 0:
+            return False
+        return bool(self.timeout) or hold is None or not hold.lost
 
     async def _left(self, token: bytes) -> int:
         """How many milliseconds the token still holds the lock; negative: it does not."""
-        key = self._locks()._key(self._key)
+        key = self._text(self.name)
         return int(await self._replied(self._locks()._engine().query, Call(key, ("SLOCK.PTTL", word(key), token))))
 
-    async def _release(self, token: bytes) -> None:
-        """Releases what the token holds. It may be repeated after a cancellation."""
-        hold, locks = self.local.hold, self._locks()
+    async def _release(self) -> None:
+        """Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned. When it
+        is cancelled or interrupted, it may be called again."""
+        token, hold = self.local.token, self.local.hold
+        if token is None:
+            raise self._error("Cannot release a lock that's not owned or is already unlocked.")
         try:
-            if hold is None or hold.token != self._text(token):
-                is_held = await self._replied(locks._release, self._key, self._text(token)) > 0
-            elif hold._lease.state == "over":
-                is_held = await self._replied(hold._keeper().end, hold._lease.owner, hold._lease.named(), 0)
-            else:
-                await self._replied(hold._release)
-                is_held = True
+            if not await self._replied(self._end, self._text(token), hold):
+                raise self._not_owned("release")
+        except Exception:
+            self.local.token = self.local.hold = None
+            raise
+        self.local.token = self.local.hold = None
+
+    async def _end(self, token: str, hold: HoldBase | None) -> bool:
+        try:
+            if hold is None or hold.token != token:
+                return await self._locks()._release(self._text(self.name), token) > 0
+            if not (hold._is_live() or hold.lost):  # a release of it was cancelled
+                return await hold._end_there()
+            await hold._release()
         except LostError as loss:
             raise self._not_owned("release") from loss
         except NotHeldError:
-            is_held = False
-        if not is_held:
-            raise self._not_owned("release")
+            return False
+        return True
 
     async def _set_ttl(self, ttl: float, verb: str) -> bool:
         """As the library does it, also to less. A time to live that comes to nothing ends the hold."""
-        hold, token, locks = self.local.hold, self.local.token, self._locks()
-        owner, fence = Owner((self._key,), locks._settings.prefix, Options(token=self._text(token))), 0
-        lease = None if hold is None else hold._lease
-        if lease is not None:
-            fence = lease.fence
-            lease.until = min(lease.until, now() + ttl)
-        engine = locks._engine()
-        call = owner.end(fence) if ttl < 0.001 else owner.extend(ttl, fence, only_lengthens=False)
-        answer = await self._replied(engine.servers[0].ask, (self._key,), locks._settings.retry_for, call)
+        locks, key, hold = self._locks(), self._text(self.name), self.local.hold
+        owner = Owner((key,), locks._options.change({"token": self._text(self.local.token)}))
+        if hold is not None:
+            hold._until = min(hold._until, now() + ttl)
+        call = owner.end(0) if ttl < 0.001 else owner.extend(ttl, 0, only_lengthens=False)
+        answer = await self._replied(locks._engine().servers[0].ask, (key,), call)
         if not answer.number and (ttl >= 0.001 or answer.copies == 1):
             raise self._not_owned(verb)
-        if lease is not None:
-            lease.until = answer.sent + locks._settings.counted(ttl)
+        if hold is not None:
+            hold._until = answer.sent + locks._options.counted(ttl)
         return True
 
     async def _extend(self, additional_time: float, replace_ttl: bool) -> bool:
         self._check_timeout("extend")
-        ttl = int(additional_time * 1000) / 1000
-        if not replace_ttl:
-            left = await self._left(self.local.token)
-            if left < 0:
-                raise self._not_owned("extend")
-            ttl += left / 1000
-        return await self._set_ttl(ttl, "extend")
+        left = 0 if replace_ttl else await self._left(self.local.token)
+        if left < 0:
+            raise self._not_owned("extend")
+        return await self._set_ttl((int(additional_time * 1000) + left) / 1000, "extend")
 
     async def _reacquire(self) -> bool:
         self._check_timeout("reacquire")
@@ -194,9 +178,6 @@ class DropIn:
     def _check_timeout(self, verb: str) -> None:
         if not self.timeout:
             raise self._error(f"Cannot {verb} a lock with no timeout")
-
-    def _disown(self) -> None:
-        self.local.token = self.local.hold = None
 
     def _error(self, text: str, kind: str = "LockError") -> Exception:
         error = getattr(self._errors, kind)(text)
@@ -212,34 +193,9 @@ class DropIn:
             return await work(*arguments, **named)
         except NoAnswerError as error:
             cause = error.__cause__
-            if cause is not None and isinstance(cause, (self._errors.ConnectionError, self._errors.TimeoutError)):
+            if isinstance(cause, (self._errors.ConnectionError, self._errors.TimeoutError)):
                 raise cause from error
             raise self._errors.TimeoutError(str(error)) from error
-
-    async def _give_back(self) -> None:
-        """Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned. When it
-        is cancelled or interrupted, it may be called again."""
-        if self.local.token is None:
-            raise self._error("Cannot release a lock that's not owned or is already unlocked.")
-        try:
-            await settled(self.do_release(self.local.token))
-        except Exception:
-            self._disown()
-            raise
-        self._disown()
-
-    def _check_entered(self, is_acquired: bool) -> None:
-        if not is_acquired:
-            raise self._error("Unable to acquire lock within the time specified")
-
-    async def _end_block(self, _: Block, *__: object) -> None:
-        try:
-            await settled(self.release())
-        except self._errors.LockError as error:
-            if getattr(self, "raise_on_release_error", True):
-                raise
-            if not isinstance(error.__cause__, LostError):  # a loss is logged anyway
-                _log.warning("slock: a lock was released before its block ended (lock %s)", self._key)
 
 
 class SyncDropIn(DropIn):
@@ -248,11 +204,7 @@ class SyncDropIn(DropIn):
     _kind = _sync.Locks
 
     def acquire(
-        self,
-        sleep: float | None = None,
-        blocking: bool | None = None,
-        blocking_timeout: float | None = None,
-        token: Any = None,
+        self, sleep: Any = None, blocking: bool | None = None, blocking_timeout: float | None = None, token: Any = None
     ) -> bool:
         """Acquires the lock. `True` when it has it, `False` when another has it and the wait is over.
 
@@ -260,23 +212,20 @@ class SyncDropIn(DropIn):
         limit. `sleep` is not used. `token` identifies the owner: text or bytes, 1 to 255 bytes; with the token that has
         the lock already, the answer is `True`.
         """
-        return run(self._acquire, blocking, blocking_timeout, token, None)
+        return run(self._acquire, blocking, blocking_timeout, token)
 
-    release = completed(DropIn._give_back)
+    release = completed(DropIn._release)
     locked = completed(DropIn._locked)
     owned = completed(DropIn._owned)
-    do_acquire: Any = completed(DropIn._try)
-    do_release: Any = completed(DropIn._release)
     do_extend: Any = completed(DropIn._extend)
     do_reacquire: Any = completed(DropIn._reacquire)
 
     def __enter__(self) -> Any:
-        block = entered(self)
-        block.hold = self
-        self._check_entered(run(self._acquire, None, None, None, block.alive))
-        return self
+        return run(self._enter, entered(self))
 
-    __exit__ = Exit(completed(DropIn._end_block))
+    @Exit
+    def __exit__(self, block: Block, *error: object) -> Any:
+        return super().__exit__(*error)  # type: ignore[misc]
 
 
 class AsyncDropIn(DropIn):
@@ -293,22 +242,17 @@ class AsyncDropIn(DropIn):
         limit. `token` identifies the owner: text or bytes, 1 to 255 bytes; with the token that has the lock already,
         the answer is `True`. A cancellation leaves neither a hold nor a request.
         """
-        return await self._acquire(blocking, blocking_timeout, token, None)
+        return await self._acquire(blocking, blocking_timeout, token)
 
-    release = DropIn._give_back
+    release = DropIn._release
     locked = DropIn._locked
     owned = DropIn._owned
-    do_acquire: Any = DropIn._try
-    do_release: Any = DropIn._release
     do_extend: Any = DropIn._extend
     do_reacquire: Any = DropIn._reacquire
 
     def __aenter__(self) -> Any:
-        return self._begin_block(entered(self))
+        return self._enter(entered(self))
 
-    async def _begin_block(self, block: Block) -> Any:
-        block.hold = self
-        self._check_entered(await self._acquire(None, None, None, block.alive))
-        return self
-
-    __aexit__ = Exit(DropIn._end_block)
+    @Exit
+    def __aexit__(self, block: Block, *error: object) -> Any:
+        return super().__aexit__(*error)  # type: ignore[misc]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from binascii import crc_hqx
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import count, product
 from string import ascii_letters
 from typing import Any
@@ -26,61 +26,60 @@ _TRIAL = 10.0  # seconds without a subscription on a server that replies; then r
 class Ticket:
     """Receives the messages for one copy of a request."""
 
-    __slots__ = ("mailbox", "slot", "tag")
+    __slots__ = ("channel", "mailbox", "tag")
 
-    def __init__(self, slot: int, io: Runtime) -> None:
-        self.tag, self.slot, self.mailbox = draw(), slot, io.mailbox()
-
-
-class _Channel:
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.since: float | None = now()  # without a subscription; None: it had one
+    def __init__(self, io: Runtime) -> None:
+        self.tag, self.channel, self.mailbox = draw(), "", io.mailbox()
 
 
 class Listener:
     """What the waits of one process or event loop share."""
 
-    def __init__(self, link: Link, io: Runtime, is_cluster: bool) -> None:
-        self._link, self._io, self._is_cluster = link, io, is_cluster
+    def __init__(self, link: Link) -> None:
+        self._link = link
         self.waits: Callable[[], None] = lambda: None  # called when a request begins to wait
-        self._channels: dict[int, _Channel] = {}  # by the slot; without a cluster it is 0
+        self._channels: dict[int, str] = {}  # by the slot; without a cluster it is 0
+        self._confirmed: set[str] = set()  # channels
+        self._refused: dict[int, float] = {}  # by the slot: since when a server that replies knows no subscription
         self.tickets: dict[str, Ticket] = {}  # by the tag
         self._denied = 0.0  # until when requests poll
 
-    def ticket(self, key: str) -> Ticket:
-        ticket = Ticket(self._slot(key), self._io)
+    def can_wait(self, key: str, may_open: bool) -> bool:
+        return now() >= self._denied and (may_open or self._slot(key) in self._channels)
+
+    async def join(self, ticket: Ticket, key: str) -> bool:
+        """Gives the ticket the channel of a key, perhaps a new one. Tells whether the server has confirmed it."""
         self.tickets[ticket.tag] = ticket
         self.waits()
-        return ticket
-
-    async def channel(self, key: str, may_open: bool) -> tuple[str, bool]:
-        """The name of the channel for a key, or an empty one if there is none, and whether it is new."""
         slot = self._slot(key)
-        known = self._channels.get(slot)
-        if now() < self._denied or (known is None and not may_open):
-            return "", False
-        if known is not None:
-            return known.name, False
-        made = _Channel(self._name(slot, key))
-        known = self._channels.setdefault(slot, made)
-        if known is made:
-            is_open = False
-            try:
-                await self._link.listen(made.name, self._deliver, lambda: self._heed(slot, made))
-                is_open = True
-            finally:
-                if not is_open:
-                    self._channels.pop(slot, None)
-                    self._link.leave(made.name)
-        return known.name, known is made
+        ticket.channel = self._channels.get(slot, "")
+        if not ticket.channel:
+            made = self._name(slot, key)
+            ticket.channel = self._channels.setdefault(slot, made)
+            if ticket.channel is made:
+                await self._open(slot, made)
+        return ticket.channel in self._confirmed
 
-    def _heed(self, slot: int, channel: _Channel) -> None:
-        """The server has confirmed the channel, or messages may have been missed."""
-        channel.since = None
-        for ticket in list(self.tickets.values()):
-            if ticket.slot == slot:
-                ticket.mailbox.put(AGAIN)
+    async def _open(self, slot: int, name: str) -> None:
+        try:
+            await self._link.listen(name, self._deliver, partial(self._changed, slot, name))
+        except BaseException:
+            self._drop(slot, name)
+            raise
+
+    def _changed(self, slot: int, name: str, is_open: bool) -> None:
+        if is_open:
+            self._confirmed.add(name)
+            self._refused.pop(slot, None)
+        else:
+            self._drop(slot, name)
+        self.put_all(AGAIN, name)
+
+    def _drop(self, slot: int, name: str) -> None:
+        if self._channels.get(slot) == name:
+            self._channels.pop(slot, None)
+        self._confirmed.discard(name)
+        self._link.leave(name)
 
     def _deliver(self, payload: str) -> None:
         """Others may send to the channel: what has no known tag is ignored."""
@@ -92,38 +91,41 @@ class Listener:
         if ticket is not None:
             ticket.mailbox.put(message)
 
-    def put_all(self, message: Any) -> None:
+    def put_all(self, message: Any, channel: str | None = None) -> None:
+        """Gives a message to all that wait, or wait by a channel."""
         for ticket in list(self.tickets.values()):
-            ticket.mailbox.put(message)
+            if channel in (None, ticket.channel):
+                ticket.mailbox.put(message)
 
     def has_failed(self, key: str, name: str, error: ServerError) -> bool:
-        """Notes that a request was refused because of its channel. Tells whether the user may not use channels."""
-        is_denied = error.code == "NOPERM" and "channel" in str(error)
-        channel = self._channels.get(self._slot(key))
-        if channel is None or channel.name != name or not (is_denied or error.code == "NOSUBSCRIBER"):
-            return is_denied
-        has_waited = channel.since is not None and now() - channel.since > _TRIAL
-        if is_denied or has_waited:
+        """Whether a request was refused because of its channel: the server has not confirmed it yet, or it is over, or
+        the user may not use channels."""
+        slot, is_denied = self._slot(key), error.code == "NOPERM" and "channel" in str(error)
+        if not (is_denied or error.code == "NOSUBSCRIBER"):
+            return False
+        is_over = is_denied or now() - self._refused.setdefault(slot, now()) > _TRIAL
+        if is_over:
             if not self._denied:
                 _log.warning(
                     "slock: waits poll, and are not served in order, because the user may not use channels: %s", error
                 )
             self._denied = now() + 3 * _TRIAL
-        if is_denied or has_waited or channel.since is None:  # in the last case another server has the key
-            self._channels.pop(self._slot(key), None)
-            self._link.leave(name)
-        return is_denied
+            self._refused.pop(slot, None)
+        if is_over or name in self._confirmed:  # in the last case another server has the key
+            self._drop(slot, name)
+        return True
 
     def close(self) -> None:
         """Ends all subscriptions. The next wait begins with a new one."""
-        while self._channels:
-            self._link.leave(self._channels.popitem()[1].name)
+        self._refused.clear()
+        for slot, name in list(self._channels.items()):
+            self._drop(slot, name)
 
     def _slot(self, key: str) -> int:
-        return slot_of(_hash_tag(key)) if self._is_cluster else 0
+        return slot_of(_hash_tag(key)) if self._link.is_cluster else 0
 
     def _name(self, slot: int, key: str) -> str:
-        if not self._is_cluster:
+        if not self._link.is_cluster:
             return f"waits:{draw()}"
         tag = _hash_tag(key)
         if "}" in tag:  # no name has this as its hash tag

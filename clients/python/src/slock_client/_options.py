@@ -1,18 +1,24 @@
-"""The options of requests, their defaults, and the checks before anything is sent."""
+"""The options of requests and of `Locks`, their defaults, and the checks before anything is sent."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from typing import Any, Literal, TypedDict
 
+from slock_client.hooks import Hooks
+
 Mode = Literal["write", "read"]
 Duration = float | timedelta
+# The pause in seconds before the further attempt with this number, counted from 0. `None`: there is none.
+Strategy = Callable[[int], float | None]
 
 LEAST_TTL = 0.002  # A hold counts as valid for a little more than 1 ms less than its ttl.
 
@@ -61,6 +67,43 @@ class ReadOptions(RequestOptions, total=False):
     limit: int
 
 
+class LocksOptions(RequestOptions, total=False):
+    """Of `Locks`, and the defaults of its requests.
+
+    - `prefix` is put before each key that is sent, and taken off in `info` and `queues`.
+    - `retry_for`: how long a call goes on while no reply comes at all. Default: 3 s.
+    - `retry_wait_for`: how long a request that waits survives an outage. Default: 60 s.
+    - `hooks`: see `Hooks`.
+    """
+
+    prefix: str
+    retry_for: Duration
+    retry_wait_for: Duration
+    hooks: Hooks
+
+
+class QuorumOptions(LocksOptions, total=False):
+    """Of a `Quorum`.
+
+    - `poll` gives the pause before each further attempt. Default: random pauses of 10 to 250 ms.
+    - `node_timeout`: how long it waits for one node. Default: a twentieth of the ttl, at least 50 ms and at most
+      `retry_for`; always less than the ttl.
+    - `drift_factor`: the part of the ttl that does not count, because clocks run at different speeds. Default: 0.01.
+    - `fail_fast`: whether an attempt ends as soon as the majority is out of reach.
+    """
+
+    poll: Strategy
+    node_timeout: Duration | None
+    drift_factor: float
+    fail_fast: bool
+
+
+def exponential(first: float, most: float, attempt: int) -> float:
+    """A pause that doubles up to `most`. It is shortened by a random part of up to a half, so that contenders do not
+    try in step."""
+    return min(first * 2.0 ** min(attempt, 30), most) * random.uniform(0.5, 1)
+
+
 def seconds(value: Duration, name: str) -> float:
     """A duration in seconds. Raises `TypeError` or `ValueError`."""
     if isinstance(value, timedelta):
@@ -72,9 +115,9 @@ def seconds(value: Duration, name: str) -> float:
     return float(value)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Options:
-    """The options of a request. Durations are in seconds."""
+    """The options of a request and of its `Locks`. Durations are in seconds. None is changed in place."""
 
     ttl: float = 10.0
     wait: float | None = None
@@ -87,20 +130,40 @@ class Options:
     replica_timeout: float = 1.0
     label: str | None = None
     limit: int | None = None
+    prefix: str = ""
+    retry_for: float = 3.0
+    retry_wait_for: float = 60.0
+    hooks: Hooks = Hooks()  # noqa: RUF009 -- it is frozen
+    poll: Strategy = lambda attempt: exponential(0.02, 0.25, attempt)
+    node_timeout: float | None = None
+    drift_factor: float = 0.001  # without a quorum: a clock that is slewed runs up to 500 ppm fast, on both sides
+    fail_fast: bool = False
+    is_quorum: bool = False
+    closing: threading.Event = field(default_factory=threading.Event)  # waits and renewals of the `Locks` end
 
-    def change(self, options: dict[str, Any]) -> Options:
-        """These options with others in their place, all checked."""
-        if not options:
+    def change(self, given: Mapping[str, Any], kind: Any = RequestOptions) -> Options:
+        """These options with others of a kind in their place, all checked."""
+        if not given:
             return self
-        for name in ("ttl", "wait", "max_hold", "at_least", "replica_timeout"):
-            if options.get(name) is not None:
-                options[name] = seconds(options[name], name)
-        changed = Options(**{**self.__dict__, **options})
+        for name in given.keys() - kind.__optional_keys__:
+            raise TypeError(f"there is no option {name!r}")
+        changed = Options(**{**vars(self), **given})
+        for name in _DURATIONS & given.keys():
+            if given[name] is not None:
+                setattr(changed, name, seconds(given[name], name))
         changed._check()
         return changed
 
+    def counted(self, ttl: float) -> float:
+        """The part of a ttl that counts for the validity. The server counts in milliseconds."""
+        return ttl - ttl * self.drift_factor - (0.002 if self.is_quorum else 0.001)
+
+    def check_ttl(self, ttl: float) -> None:
+        if ttl < LEAST_TTL or self.counted(ttl) <= 0:
+            raise ValueError(f"the ttl must be 2 ms or more, and above the drift, not {ttl:g} s")
+
     def _check(self) -> None:
-        check_ttl(self.ttl)
+        self.check_ttl(self.ttl)
         if self.metadata is not None and len(self.metadata.encode()) > 1024:
             raise ValueError(f"the metadata must have at most 1024 bytes, not {len(self.metadata.encode())}")
         if self.token is not None and not 1 <= len(self.token.encode("utf-8", "surrogateescape")) <= 255:
@@ -109,11 +172,11 @@ class Options:
             raise ValueError(f"min_replicas must be 0 or more, not {self.min_replicas}")
         if self.limit is not None and not 1 <= self.limit < 2**31:
             raise ValueError(f"the limit must be 1 to {2**31 - 1}, not {self.limit}")
+        if not 0 <= self.drift_factor < 1:
+            raise ValueError(f"the drift factor must be at least 0 and less than 1, not {self.drift_factor}")
 
 
-def check_ttl(ttl: float) -> None:
-    if ttl < LEAST_TTL:
-        raise ValueError(f"the ttl must be 2 ms or more, not {ttl:g} s")
+_DURATIONS = {"ttl", "wait", "max_hold", "at_least", "replica_timeout", "retry_for", "retry_wait_for", "node_timeout"}
 
 
 def check_keys(keys: tuple[str, ...]) -> None:
@@ -126,9 +189,13 @@ def check_keys(keys: tuple[str, ...]) -> None:
 
 def own_name() -> str:
     """The metadata of a request that has none: where an operator finds the owner. It may change in a forked child."""
-    task = None if asyncio._get_running_loop() is None else asyncio.current_task()
+    task = current_task()
     name = threading.current_thread().name if task is None else task.get_name()
     return f"{_process(os.getpid())} task={name}"[:256]
+
+
+def current_task() -> asyncio.Task[Any] | None:
+    return None if asyncio._get_running_loop() is None else asyncio.current_task()
 
 
 @cache

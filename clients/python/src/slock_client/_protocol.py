@@ -34,9 +34,9 @@ class Owner:
 
     __slots__ = ("_words", "is_given", "keys", "metadata", "names", "token")
 
-    def __init__(self, names: tuple[str, ...], prefix: str, options: Options) -> None:
+    def __init__(self, names: tuple[str, ...], options: Options) -> None:
         self.names = names  # the keys for the program
-        self.keys = tuple(prefix + name for name in names) if prefix else names  # for the server
+        self.keys = tuple(options.prefix + name for name in names) if options.prefix else names  # for the server
         self.is_given = options.token is not None  # by the program: other acquisitions may use it too
         self.token = draw() if options.token is None else options.token
         self.metadata = own_name() if options.metadata is None else options.metadata

@@ -4,7 +4,6 @@ documentation ("Distributed Locks with Redis")."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -15,56 +14,44 @@ from slock_client._server import Answer, Server
 from slock_client._transport import Call, NoReply, ServerError
 from slock_client.errors import NodeReply, QuorumMissedError, SlockError, TimedOutError
 
-_SILENT = "no reply in time"
-_TOO_FEW = "granted, and released since there was no majority"
+_SILENT = NoReply("no reply in time")
+_TOO_FEW = SlockError("granted, and released since there was no majority")
 _NOT_HERE = ("WRONGMODE", "NOTHELD", "WRONGTYPE")
+
+Reply = bool | Exception  # of a node: whether it granted, extended or released; or why that is not known
 
 
 class Tally:
-    """The replies of all nodes. Those that have not replied have the error `_SILENT`, which passes."""
+    """The replies of all nodes, in the order of the clients."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.nodes = [NodeReply(name, False, _SILENT) for name in names]
-        self._final = 0  # nodes with an error that lasts
+    def __init__(self, size: int) -> None:
+        self.replies: list[Reply] = [_SILENT] * size
 
-    def note(self, number: int, is_granted: bool, error: Exception | None) -> None:
-        text = "" if error is None else str(explained(error)) or type(error).__name__
-        self.nodes[number] = replace(self.nodes[number], granted=is_granted, error=text)
-        self._final += error is not None and not passes(error)
-
-    def _is_majority(self, count: int) -> bool:
-        return count > len(self.nodes) // 2
+    def _is_majority(self, is_one: Callable[[Reply], bool]) -> bool:
+        return 2 * sum(map(is_one, self.replies)) > len(self.replies)
 
     @property
     def granted(self) -> int:
-        return sum(one.granted for one in self.nodes)
+        return self.replies.count(True)
 
     @property
     def is_granted(self) -> bool:
-        return self._is_majority(self.granted)
+        return self._is_majority(lambda reply: reply is True)
 
     @property
     def is_refused(self) -> bool:
         """Whether others have the lock at so many nodes that there can be no majority, whatever the others say."""
-        return not self._is_majority(sum(one.granted or bool(one.error) for one in self.nodes))
+        return not self._is_majority(lambda reply: reply is not False)
 
     @property
     def is_lost(self) -> bool:
         """Whether a majority is out of reach."""
-        return not self._is_majority(sum(one.granted or one.error == _SILENT for one in self.nodes))
+        return not self._is_majority(lambda reply: reply in (True, _SILENT))
 
     @property
     def is_final(self) -> bool:
         """Whether a majority of nodes gives errors that last."""
-        return self._is_majority(self._final)
-
-    @property
-    def is_certain(self) -> bool:
-        return self.is_granted or self.is_refused
-
-    def missed(self, names: tuple[str, ...], waited: float) -> SlockError:
-        kind = TimedOutError if self.is_refused else QuorumMissedError
-        return kind(f"no majority of {len(self.nodes)} nodes after {short(waited)}", names, nodes=self.nodes)
+        return self._is_majority(lambda reply: isinstance(reply, Exception) and not passes(reply))
 
 
 class _Vote:
@@ -131,69 +118,77 @@ class Votes:
     def fences(self) -> list[int]:
         return [vote.fence for vote in self._votes]
 
+    def missed(self, tally: Tally, began: float) -> SlockError:
+        """The error of a call that got no majority."""
+        nodes = []
+        for server, reply in zip(self._servers, tally.replies, strict=True):
+            error = explained(reply) if isinstance(reply, Exception) else None
+            text = "" if error is None else str(error) or type(error).__name__
+            nodes.append(NodeReply(server.link.name, reply is True, text))
+        kind = TimedOutError if tally.is_refused else QuorumMissedError
+        text = f"no majority of {len(nodes)} nodes after {short(now() - began)}"
+        return kind(text, self.owner.names, nodes=nodes)
+
     async def ask(self, question: Question, is_enough: Callable[[Tally], bool]) -> Tally:
         """Asks all nodes at once. Gives the replies that came before they were enough, or the time was over. A node
         that has not replied by then may still do so."""
-        settings, ttl = self._servers[0].settings, self._options.ttl
-        assert settings.quorum is not None
-        timeout = settings.quorum.node_timeout or min(max(ttl / 20, 0.05), settings.retry_for)
-        until = now() + min(timeout, ttl * 0.9)
-        mailbox = self._servers[0].io.mailbox()
-        tally = Tally([server.transport.name for server in self._servers])
+        options, io = self._options, self._servers[0].io
+        timeout = options.node_timeout or min(max(options.ttl / 20, 0.05), options.retry_for)
+        until = now() + min(timeout, options.ttl * 0.9)
+        mailbox, tally = io.mailbox(), Tally(len(self._votes))
 
         async def ask(number: int, vote: _Vote) -> None:
-            is_granted, failed = False, None
+            reply: Reply
             try:
-                is_granted = await question(vote, until)
+                reply = await question(vote, until)
             except (NoReply, ServerError) as error:
-                failed = error
-            mailbox.put((number, is_granted, failed))
+                reply = error
+            mailbox.put((number, reply))
 
         for number, vote in enumerate(self._votes):
             vote.server.io.spawn(partial(ask, number, vote))
         for _ in self._votes:
-            reply = await mailbox.get(until - now())
-            if reply is None:
+            told = await mailbox.get(until - now())
+            if told is None:
                 break
-            tally.note(*reply)
+            tally.replies[told[0]] = told[1]
             if is_enough(tally):
                 break
         return tally
 
-    async def decide(self, question: Question) -> Tally:
+    async def decide(self, question: Question) -> bool:
         """Asks all nodes at once. Raises if neither a majority grants nor a majority refuses."""
         began = now()
-        tally = await self.ask(question, lambda tally: tally.is_certain)
-        if not tally.is_certain:
-            raise tally.missed(self.owner.names, now() - began)
-        return tally
+        tally = await self.ask(question, lambda tally: tally.is_granted or tally.is_refused)
+        if not (tally.is_granted or tally.is_refused):
+            raise self.missed(tally, began)
+        return tally.is_granted
 
-    async def release(self) -> Tally:
-        return await self.ask(lambda vote, until: vote.release(self.owner, until), lambda _: False)
+    async def release(self) -> int:
+        """At how many nodes it released what the owner holds."""
+        return (await self.ask(lambda vote, until: vote.release(self.owner, until), lambda _: False)).granted
 
-    async def attempt(self, fail_fast: bool) -> Tally:
-        """Asks all nodes once for the lock. Without a majority it ends what they gave."""
-        call = self.owner.lock(self._mode, self._options.ttl, self._options.limit)
-        is_over = False
+    async def attempt(self) -> Tally:
+        """Asks all nodes once for the lock. Without a majority in time it ends what they gave."""
+        options = self._options
+        call = self.owner.lock(self._mode, options.ttl, options.limit)
         try:
             tally = await self.ask(
                 lambda vote, until: vote.take(call, until),
-                lambda tally: tally.is_granted or (fail_fast and tally.is_lost),
+                lambda tally: tally.is_granted or (options.fail_fast and tally.is_lost),
             )
-            is_in_time = now() - self.sent < self._servers[0].settings.counted(self._options.ttl)
+            is_in_time = now() - self.sent < options.counted(options.ttl)
             if not tally.is_granted or not is_in_time:  # else the other nodes may still grant
                 await self.release()  # it waits, because the next attempt would find what this one holds
-                for number, one in enumerate(tally.nodes):
-                    tally.nodes[number] = replace(one, granted=False, error=_TOO_FEW) if one.granted else one
-            is_over = True
-        finally:
-            if not is_over:
-                self.drop(self.owner, 0)
+                tally.replies = [_TOO_FEW if reply is True else reply for reply in tally.replies]
+        except BaseException:
+            self.drop(self.owner, 0)
+            raise
         return tally
 
     async def adopt(self) -> bool:
         call = self.owner.adopt(self._mode, self._options.ttl)
-        return (await self.decide(lambda vote, until: vote.take(call, until))).is_granted
+        return await self.decide(lambda vote, until: vote.take(call, until))
 
     async def extend(self, owner: Owner, ttl: float, fence: int, options: Options, until: float) -> Answer:
         """Counts the nodes that still have the hold with the fence that they gave. All are sent the command that asks
@@ -211,8 +206,7 @@ class Votes:
                 raise
             return before != 0 and vote.fence == before
 
-        tally = await self.decide(node)
-        return Answer(tally.granted if tally.is_granted else 0, sent)
+        return Answer(int(await self.decide(node)), sent)
 
     async def end(self, owner: Owner, fence: int, after: float) -> bool:
         """Releases, or has the hold end after so many seconds. Tells whether a majority still had it."""
@@ -222,7 +216,7 @@ class Votes:
                 return await vote.send(owner.extend(after, vote.fence, only_lengthens=False), until) > 0
             return await vote.release(owner, until)
 
-        return (await self.decide(node)).is_granted
+        return await self.decide(node)
 
     def drop(self, owner: Owner, fence: int) -> None:
         """Releases in the background."""
@@ -234,23 +228,21 @@ async def acquire(
     servers: Sequence[Server], owner: Callable[[], Owner], mode: Mode, options: Options, is_try: bool
 ) -> Votes | None:
     """Asks until a majority grants the lock. Each attempt has an owner of its own. `None`: a try was refused."""
-    settings, began = servers[0].settings, now()
-    quorum, is_once = settings.quorum, is_try or options.wait == 0
-    assert quorum is not None
+    began, is_once = now(), is_try or options.wait == 0
     deadline = float("inf") if is_once or options.wait is None else began + options.wait
-    limit = began + settings.retry_for  # a majority has to have replied
+    limit = began + options.retry_for  # a majority has to have replied
     for number in count():
         votes = Votes(servers, owner(), mode, options)
-        tally = await votes.attempt(quorum.fail_fast)
+        tally = await votes.attempt()
         if tally.is_granted:
             return votes
         if tally.is_refused:
             if is_try:
                 return None
-            limit = now() + settings.retry_wait_for
-        pause = None if is_once or tally.is_final else quorum.poll.pause(number)
+            limit = now() + options.retry_wait_for
+        pause = None if is_once or tally.is_final else options.poll(number)
         if pause is not None:
             await servers[0].io.pause(min(pause, limit - now(), deadline - now()))
         if pause is None or now() >= min(limit, deadline):
-            raise tally.missed(votes.owner.names, now() - began)
+            raise votes.missed(tally, began)
     raise AssertionError

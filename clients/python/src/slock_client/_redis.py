@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-import socket
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -18,21 +17,18 @@ from functools import partial
 from typing import Any
 
 from slock_client._clock import now
-from slock_client._transport import Command, NoReply, Runtime, ServerError
+from slock_client._transport import Command, NoReply, Runtime, ServerError, Transport
 
 TIME_LIMIT = 0.8  # seconds for a read, a write or a connection. Without a reply the command is sent again.
 _TICK = 0.05  # seconds until a listening connection takes up a new channel
-_SOON, _LATER = 0.01, 0.2  # seconds before a lost one is replaced, and one that could not be made
+_PAUSE = 0.2  # seconds after a subscription that the server has not confirmed
 _CHECK = 1.0  # seconds for which a primary counts that Sentinel has named
 # After these replies the primary may be another one.
 _DEMOTED = ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING", "MISCONF")
 
-_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
-_OF_TCP: dict[str, Any] = {
-    "socket_connect_timeout": TIME_LIMIT,
-    "socket_keepalive": True,
-    "socket_keepalive_options": {getattr(socket, k): v for k, v in _KEEPALIVE.items() if hasattr(socket, k)},
-}
+# Where a connection leads: to a node of a cluster, to the Sentinel with this number, or else to the primary.
+Place = tuple[str, int] | int | None
+
 _SET: dict[str, Any] = {
     "socket_timeout": TIME_LIMIT,
     "protocol": 2,
@@ -79,33 +75,33 @@ class Quiet:
     async def dispatch_async(self, _: object) -> None: ...
 
 
-class RedisTransport:
-    """A client of redis-py or valkey-py. Raises `TypeError` if it is none."""
+class Base:
+    """What is known of a client of redis-py or valkey-py. Raises `TypeError` if it is none."""
 
     def __init__(self, client: Any, is_async: bool) -> None:
         # The client itself is not kept: drop-ins last as long as it does.
         self.kind, self.is_async = type(client), is_async
-        self.packages, self.half = _find(client, is_async)  # the packages `redis` and `redis.asyncio`, or of valkey
-        errors = vars(self.packages.exceptions)
+        self.package, self.half = _find(client, is_async)  # `redis` and `redis.asyncio`, or of valkey
+        errors = vars(self.package.exceptions)
         of_clusters = errors.get("RedisClusterException") or errors["ValkeyClusterException"]
-        self.failures: tuple[type[Exception], ...] = (self.packages.RedisError, of_clusters)
+        self.failures: tuple[type[Exception], ...] = (self.package.RedisError, of_clusters)
         if is_async:
             self.failures += (OSError,)
-        self.is_cluster, self.has_failover = not hasattr(client, "connection_pool"), False
-        if is_async:  # the library's own finalizer fails if the event loop has been closed
+            # The library's own finalizer fails if the event loop has been closed.
             self.kind = type(self.kind.__name__, (self.kind,), {"__del__": lambda _: None})
+        self.is_cluster, self.has_failover = not hasattr(client, "connection_pool"), False
         if self.is_cluster:
-            self.kwargs, self.connection_class = dict(client.get_connection_kwargs()), None
-            self.kwargs.pop(f"{self.packages.__name__}_connect_func", None)
+            self.kwargs, on_connect = dict(client.get_connection_kwargs()), f"{self.package.__name__}_connect_func"
+            self.kwargs.pop(on_connect, None)
+            self.connection_class = self.kwargs.get("connection_class")
             self.of_cluster = {
-                f"{self.packages.__name__}_connect_func": getattr(client, "user_on_connect_func", None),
+                on_connect: getattr(client, "user_on_connect_func", None),
                 "address_remap": client.nodes_manager.address_remap,
             }
             nodes = [*client.get_nodes(), *client.nodes_manager.startup_nodes.values()]
             self.nodes = list(dict.fromkeys((node.host, node.port) for node in nodes))
             self.name = ", ".join(f"{host}:{port}" for host, port in self.nodes)
             return
-        self.has_events = "event_dispatcher" in inspect.signature(self.kind.__init__).parameters
         self.pool = client.connection_pool
         self.kwargs, self.connection_class = self.pool.connection_kwargs, self.pool.connection_class
         self.name = ":".join(str(self.kwargs[name]) for name in ("path", "host", "port") if name in self.kwargs)
@@ -114,18 +110,25 @@ class RedisTransport:
             if not self.pool.is_master:
                 raise TypeError("Locks takes a client of the primary (master_for), not of replicas (slave_for)")
 
-    def link(self, io: Runtime, switched: Callable[[], None]) -> RedisLink:
-        return RedisLink(self, io, switched)
-
     # --- duplicates
 
     def _options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """The options of a client for a duplicate. It repeats no command by itself, so that each copy is known."""
         kept = {name: value for name, value in kwargs.items() if name not in _LEFT_OUT}
-        backoff = self.packages.backoff.NoBackoff()
         of_half = {} if self.is_async else {"command_packer": Packer()}
-        of_half |= {} if "path" in kwargs else _OF_TCP
-        return {**kept, **of_half, **_SET, "retry": self.half.retry.Retry(backoff, 0)}
+        of_tcp = {} if "path" in kwargs else {"socket_connect_timeout": TIME_LIMIT}
+        return {
+            **kept,
+            **of_half,
+            **of_tcp,
+            **_SET,
+            "retry": self.half.retry.Retry(self.package.backoff.NoBackoff(), 0),
+        }
+
+    def _made(self, kind: Any, pool: Any, **more: Any) -> Any:
+        if "event_dispatcher" in inspect.signature(kind.__init__).parameters:
+            more["event_dispatcher"] = Quiet()
+        return kind(connection_pool=pool, **more)
 
     def _pool(self, kwargs: dict[str, Any], kind: Any, **more: Any) -> Any:
         options = {**self._options(kwargs), **more}
@@ -133,58 +136,51 @@ class RedisTransport:
             kind = self.half.connection.SSLConnection
         return self.half.ConnectionPool(connection_class=kind or self.half.Connection, **options)
 
-    def duplicate(self, manager: Any) -> Any:
-        """A client for commands, or a coroutine that gives it. `manager` has the Sentinels, if there are some."""
-        if self.is_cluster:
-            return self._cluster()
-        # In asyncio each call has a limit of time as a whole, which costs less than one for each read and write.
-        limit = {"socket_timeout": None} if self.is_async else {}
-        more = {"event_dispatcher": Quiet()} if self.has_events else {}
-        return self.kind(connection_pool=self._primary(manager, **limit), single_connection_client=True, **more)
-
     def _primary(self, manager: Any, **more: Any) -> Any:
+        """A pool for the primary. `manager` has the Sentinels, if there are some."""
         if not self.has_failover:
             return self._pool(self.kwargs, self.connection_class, **more)
         options = {**self._options(self.kwargs), "connection_class": self.connection_class, **more}
         return type(self.pool)(self.name, manager, **options)
 
+    def duplicate(self, manager: Any) -> Any:
+        """A client for commands, or a coroutine that gives it."""
+        if self.is_cluster:
+            return self._cluster()
+        # In asyncio each call has a limit of time as a whole, which costs less than one for each read and write.
+        limit = {"socket_timeout": None} if self.is_async else {}
+        return self._made(self.kind, self._primary(manager, **limit), single_connection_client=True)
+
     def _cluster(self) -> Any:
         options = {**self._options(self.kwargs), **self.of_cluster}
-        options["ssl"] = bool(options.get("ssl")) or "SSL" in repr(self.kwargs.get("connection_class"))
+        options["ssl"] = bool(options.get("ssl")) or "SSL" in repr(self.connection_class)
         if self.is_async:
             known = inspect.signature(self.half.RedisCluster.__init__).parameters
             options = {name: value for name, value in options.items() if name in known}
-        node = self.half.cluster.ClusterNode
-        nodes = [node(host, port) for host, port in self.nodes]
+        nodes = [self.half.cluster.ClusterNode(host, port) for host, port in self.nodes]
         made = self.kind(startup_nodes=nodes, require_full_coverage=False, **options)
         return made.initialize() if self.is_async else made
 
-    def of_node(self, host: str, port: int, **more: Any) -> Any:
-        """A client of one node of a cluster."""
-        pool = self._pool(self.kwargs, self.kwargs.get("connection_class"), host=host, port=port, **more)
-        return self.half.Redis(connection_pool=pool)
-
-    def sentinel(self, number: int, **more: Any) -> Any:
-        """A client of a Sentinel."""
-        pool = self.pool.sentinel_manager.sentinels[number].connection_pool
-        return self.half.Redis(connection_pool=self._pool(pool.connection_kwargs, pool.connection_class, **more))
-
-    def listener(self, where: Any, manager: Any) -> Any:
-        """A client for subscriptions at a node of a cluster, a Sentinel, or else the primary. It sends PING now and
-        then, so that a proxy does not take its connection for idle."""
-        alive: dict[str, Any] = {"health_check_interval": 5}
-        if where is None:
-            return self.kind(connection_pool=self._primary(manager, **alive))
-        return self.sentinel(where[1], **alive) if where[0] == "Sentinel" else self.of_node(*where, **alive)
+    def client(self, place: Place, manager: Any, **more: Any) -> Any:
+        """A client of the program's class, or of one server."""
+        if place is None:
+            return self._made(self.kind, self._primary(manager, **more))
+        kwargs, kind = self.kwargs, self.connection_class
+        if isinstance(place, int):
+            pool = self.pool.sentinel_manager.sentinels[place].connection_pool
+            kwargs, kind = pool.connection_kwargs, pool.connection_class
+        else:
+            more |= {"host": place[0], "port": place[1]}
+        return self._made(self.half.Redis, self._pool(kwargs, kind, **more))
 
     # --- errors
 
     def error(self, error: Exception) -> ServerError | NoReply:
         """What an error of the library means. A wrong argument is raised."""
-        if isinstance(error, self.packages.DataError):
+        if isinstance(error, self.package.DataError):
             raise error
         code, text = _CODES.get(type(error).__name__, ""), str(error)
-        is_reply = isinstance(error, self.packages.ResponseError) or code in ("LOADING", *_LOGIN)
+        is_reply = isinstance(error, self.package.ResponseError) or code in ("LOADING", *_LOGIN)
         known: ServerError | NoReply = NoReply(text)
         if is_reply and not (code in _LOGIN and self.kwargs.get("credential_provider")):
             known = ServerError(text if not code or text.startswith(code) else f"{code} {text}")
@@ -193,20 +189,13 @@ class RedisTransport:
 
 
 def _find(client: Any, is_async: bool) -> tuple[Any, Any]:
-    theirs, ours = ("", ".asyncio") if is_async else (".asyncio", "")
-    for library in filter(None, map(sys.modules.get, ("redis", "valkey"))):
-        halves = {"": library, ".asyncio": library.asyncio}
-        if isinstance(client, (halves[ours].Redis, halves[ours].RedisCluster)):
-            return library, halves[ours]
-        if isinstance(client, (halves[theirs].Redis, halves[theirs].RedisCluster)):
-            raise TypeError(
-                f"slock_client{ours}.Locks takes a client of {library.__name__}{ours}, not of "
-                f"{library.__name__}{theirs}: use slock_client{theirs}.Locks"
-            )
-    kind = type(client)
-    raise TypeError(
-        f"Locks takes a Redis or RedisCluster of redis-py or valkey-py, not {kind.__module__}.{kind.__qualname__}"
-    )
+    half = ".asyncio" if is_async else ""
+    for package in filter(None, map(sys.modules.get, ("redis", "valkey"))):
+        classes = package.asyncio if is_async else package
+        if isinstance(client, (classes.Redis, classes.RedisCluster)):
+            return package, classes
+    takes = f"slock_client{half}.Locks takes a Redis or RedisCluster of redis{half} or valkey{half}"
+    raise TypeError(f"{takes}, not {type(client).__module__}.{type(client).__qualname__}")
 
 
 async def settled(value: Any) -> Any:
@@ -217,27 +206,25 @@ async def settled(value: Any) -> Any:
 class RedisLink:
     """Duplicates of the program's client, for one process or event loop. Each has one command or batch at a time."""
 
-    def __init__(self, transport: RedisTransport, io: Runtime, switched: Callable[[], None]) -> None:
-        self._of, self._io, self._switched = transport, io, switched
-        self.batch, self.lanes = (1, 16) if transport.is_cluster else (500, 2)
+    def __init__(self, base: Base, io: Runtime, switched: Callable[[], None]) -> None:
+        self._base, self._io, self._switched = base, io, switched
+        self.name, self.is_cluster, self.has_failover = base.name, base.is_cluster, base.has_failover
         self._idle: deque[Any] = deque()  # duplicates that are free
         self._lost: deque[Any] = deque()  # those that have to be closed
         self._buried: deque[Any] = deque(maxlen=128)
-        # By the node or the Sentinel: the channels, and what is called for them.
-        self._wanted: dict[Any, dict[str, tuple[Callable[[str], None], Callable[[], None]]]] = {}
-        self._readers: dict[Any, object] = {}  # those of `_wanted` that have a connection
-        self._followed: set[Any] = set()  # the Sentinels that tell of another primary
+        # By the place: the channels, and what is called for them.
+        self._wanted: dict[Place, dict[str, tuple[Callable[[str], None], Callable[[bool], None]]]] = {}
+        self._readers: dict[Place, object] = {}  # those of `_wanted` that have a connection
+        self._followed: set[int] = set()  # the Sentinels that tell of another primary
         self._is_closed = False
         self._address: Any = None  # of the primary that Sentinel named
         self._generation = 0  # counts the primaries
         self._checked = float("-inf")
         self._is_doubtful = False  # the primary may be another one
         self._manager: Any = None
-        self._sentinels: list[Any] = []
-        if transport.has_failover:
-            self._manager = copy.copy(transport.pool.sentinel_manager)
-            self._sentinels = [("Sentinel", number) for number in range(len(self._manager.sentinels))]
-            self._manager.sentinels = [transport.sentinel(number) for number in range(len(self._manager.sentinels))]
+        if base.has_failover:
+            self._manager = copy.copy(base.pool.sentinel_manager)
+            self._manager.sentinels = [base.client(n, None) for n in range(len(self._manager.sentinels))]
 
     # --- commands
 
@@ -253,8 +240,8 @@ class RedisLink:
             client = await self._take()
             replies = await self._exchange(client, key, commands)
             is_whole = True
-        except self._of.failures as error:
-            replies = [self._of.error(error)]
+        except self._base.failures as error:
+            replies = [self._base.error(error)]
             is_whole = isinstance(replies[0], ServerError)
         finally:
             if is_whole and client is not None and generation == self._generation and not self._is_closed:
@@ -273,7 +260,7 @@ class RedisLink:
     def _has_to_check(self) -> bool:
         """Whether the Sentinels have to be asked for the primary first."""
         is_old = not self._followed and now() - self._checked > _CHECK
-        return self._of.has_failover and (self._is_doubtful or is_old)
+        return self.has_failover and (self._is_doubtful or is_old)
 
     async def _take(self) -> Any:
         """A duplicate for one caller."""
@@ -284,7 +271,7 @@ class RedisLink:
         return await self._io.apart(self._make) if client is None else client
 
     async def _make(self) -> Any:
-        return await settled(self._of.duplicate(self._manager))
+        return await settled(self._base.duplicate(self._manager))
 
     def _give_up(self, *clients: Any) -> None:
         """Has the connections closed, and all that are idle."""
@@ -305,29 +292,25 @@ class RedisLink:
 
     async def _exchange(self, client: Any, key: str | None, commands: list[Command]) -> list[Any]:
         options = {}
-        if self._of.is_cluster:
+        if self.is_cluster:
             options["target_nodes"] = client.get_primaries() if key is None else [client.get_node_from_key(key)]
         if len(commands) == 1:
             reply = client.execute_command(*commands[0], **options)
-            if self._of.is_async:
+            if self._base.is_async:
                 reply = await reply
-            if key is None and self._of.is_cluster:
+            if key is None and self.is_cluster:
                 reply = list(reply.values()) if isinstance(reply, dict) else [reply]
             return [reply]
-        if self._of.is_cluster:
+        if self.is_cluster:
             [node] = options["target_nodes"]
-            client = self._of.of_node(node.host, node.port)
+            client = self._base.client((node.host, node.port), None)
         pipeline = client.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)
         replies = await settled(pipeline.execute(raise_on_error=False))
-        if self._of.is_cluster:
+        if self.is_cluster:
             await self._discard(client)
-        replies = [self._of.error(reply) if isinstance(reply, Exception) else reply for reply in replies]
-        for reply in replies:
-            if isinstance(reply, NoReply):
-                raise reply
-        return replies
+        return [self._base.error(reply) if isinstance(reply, Exception) else reply for reply in replies]
 
     async def _discard(self, client: Any) -> None:
         if client is None:
@@ -336,7 +319,7 @@ class RedisLink:
             await settled(getattr(client, "aclose", client.close)())
             if hasattr(client, "connection_pool"):
                 await settled(client.connection_pool.disconnect())
-        except self._of.failures:
+        except self._base.failures:
             pass
 
     async def close(self) -> None:
@@ -348,62 +331,58 @@ class RedisLink:
 
     # --- subscriptions
 
-    async def listen(self, channel: str, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
-        try:
-            where = None
-            if self._of.is_cluster:
+    async def listen(self, channel: str, heard: Callable[[str], None], changed: Callable[[bool], None]) -> None:
+        place: Place = None
+        if self.is_cluster:
+            try:
                 client = await self._take()
                 node = client.get_node_from_key(channel)
-                where = (node.host, node.port)
-                self._idle.append(client)
-        except self._of.failures as error:
-            raise self._of.error(error) from error
-        self._want(where, channel, heard, changed)
+            except self._base.failures as error:
+                raise self._base.error(error) from error
+            place = (node.host, node.port)
+            self._idle.append(client)
+        self._want(place, channel, heard, changed)
 
     def leave(self, channel: str) -> None:
         for names in list(self._wanted.values()):
             names.pop(channel, None)
 
-    def _want(self, where: Any, channel: str, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
-        self._wanted.setdefault(where, {})[channel] = (heard, changed)
-        if where not in self._readers:
-            self._io.start(lambda: self._read(where))
+    def _want(self, place: Place, channel: str, heard: Callable[[str], None], changed: Callable[[bool], None]) -> None:
+        names = self._wanted.setdefault(place, {})
+        names[channel] = (heard, changed)
+        if place not in self._readers:
+            self._io.start(lambda: self._read(place))
+        if self._wanted.get(place) is not names:  # the connection has ended meanwhile
+            changed(False)
 
-    async def _read(self, where: Any) -> None:
-        """Has a connection as long as channels of a node or Sentinel are wanted."""
-        names, me, pause = self._wanted.get(where, {}), object(), 0.0
-        if self._readers.setdefault(where, me) is not me:
+    async def _read(self, place: Place) -> None:
+        """Has a connection as long as channels of a place are wanted, and it is not lost."""
+        me, names = object(), self._wanted.setdefault(place, {})
+        if self._readers.setdefault(place, me) is not me:
             return  # another one has begun
-        while names and not self._is_closed:
-            await self._io.pause(pause)
-            confirmed: set[str] = set()
-            with contextlib.suppress(*self._of.failures):
-                await self._subscribe(where, names, confirmed)
-            pause = _SOON if confirmed else _LATER
-            self._followed.discard(where)
-            if names and self._of.is_cluster:  # the slot may have another node by now
-                self._give_up()
-                for name, functions in list(names.items()):
-                    names.pop(name)
-                    self._io.spawn(partial(self._listen_again, name, *functions))
-        self._readers.pop(where)
-        if names and not self._is_closed:  # somebody has come in the meantime
-            channel, functions = names.popitem()
-            self._want(where, channel, *functions)
-
-    async def _listen_again(self, name: str, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
+        confirmed: set[str] = set()
         try:
-            await self.listen(name, heard, changed)
-        except NoReply:
-            changed()  # its requests are sent again, and find no subscriber
+            with contextlib.suppress(*self._base.failures):
+                await self._subscribe(place, names, confirmed)
+            if names and not confirmed:
+                await self._io.pause(_PAUSE)
+        finally:
+            self._wanted.pop(place, None)
+            self._readers.pop(place)
+            if names and self.is_cluster:  # the slot may have another node by now
+                self._give_up()
+            for _, changed in list(names.values()):
+                changed(False)
 
-    async def _subscribe(self, where: Any, names: dict[str, Any], confirmed: set[str]) -> None:
+    async def _subscribe(self, place: Place, names: dict[str, Any], confirmed: set[str]) -> None:
         """Reads the messages of channels, until none is wanted, the connection is lost, or the primary is another."""
-        generation, sent, verb = self._generation, set[str](), "SUBSCRIBE" if where in self._sentinels else "SSUBSCRIBE"
-        client = self._of.listener(where, self._manager)
+        is_sentinel = isinstance(place, int)
+        generation, sent, verb = self._generation, set[str](), "SUBSCRIBE" if is_sentinel else "SSUBSCRIBE"
+        # It sends PING now and then, so that a proxy does not take its connection for idle.
+        client = self._base.client(place, self._manager, health_check_interval=5)
         pubsub = client.pubsub()
         try:
-            while names and not self._is_closed and (where in self._sentinels or generation == self._generation):
+            while names and not self._is_closed and (is_sentinel or generation == self._generation):
                 if sent != names.keys():
                     before, sent = sent, set(names)
                     for name in sent - before:
@@ -420,7 +399,7 @@ class RedisLink:
                     return  # the slot has moved
                 elif name in names:
                     confirmed.add(name)
-                    names[name][1]()
+                    names[name][1](True)
         finally:
             await settled(getattr(pubsub, "aclose", pubsub.close)())
             await self._discard(client)
@@ -428,29 +407,38 @@ class RedisLink:
     # --- Sentinel
 
     def follow(self, is_wanted: bool) -> None:
-        for where in self._sentinels:
+        for number in range(len(self._manager.sentinels) if self.has_failover else 0):
             if not is_wanted:
-                self._wanted.get(where, {}).clear()
-            elif not self._wanted.get(where):
-                self._want(where, "+switch-master", lambda _: self._io.spawn(self._check), partial(self._heed, where))
+                self._wanted.get(number, {}).clear()
+            elif not self._wanted.get(number):
+                self._want(
+                    number, "+switch-master", lambda _: self._io.spawn(self._check), partial(self._follows, number)
+                )
 
-    def _heed(self, where: Any) -> None:
-        self._followed.add(where)
-        self._io.spawn(self._check)
+    def _follows(self, number: int, is_open: bool) -> None:
+        if is_open:
+            self._followed.add(number)
+            self._io.spawn(self._check)
+        else:
+            self._followed.discard(number)
 
     async def _check(self) -> None:
         """Asks the Sentinels for the primary. If it is another one, nothing goes to the former any more."""
-        if not self._of.has_failover:
-            return
         self._checked, self._is_doubtful = now(), False
         self._manager = copy.copy(self._manager)
         self._manager.sentinels = list(self._manager.sentinels)  # one caller at a time may change their order
         try:
-            address = await settled(self._manager.discover_master(self._of.name))
-        except self._of.failures:
+            address = await settled(self._manager.discover_master(self._base.name))
+        except self._base.failures:
             return  # the connections go on
         before, self._address = self._address, address
         if before not in (None, address):
             self._generation += 1
             self._give_up()
             self._switched()
+
+
+def transport_of(client: Any, is_async: bool) -> Transport:
+    """That of the client. `slock_client.testing` has one of its own."""
+    make = getattr(client, "slock_transport", None)
+    return partial(RedisLink, Base(client, is_async)) if make is None else make(is_async)

@@ -1,27 +1,24 @@
-"""One server, or one cluster, as one process or event loop uses it."""
+"""One server or one cluster: commands are sent to it again until they are answered."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from slock_client._clock import now
 from slock_client._listener import AGAIN, Listener
-from slock_client._options import Options
+from slock_client._options import Options, exponential
 from slock_client._protocol import REFUSE_FOR, Owner, explained, more_telling, ms, no_answer, passes
-from slock_client._settings import Settings
 from slock_client._transport import Call, NoReply, Runtime, ServerError, Transport
 from slock_client.errors import ClosedError, NoAnswerError, TooFewReplicasError
-from slock_client.polling import Exponential
 
-T = TypeVar("T")
 _log = logging.getLogger("slock_client")
+T = TypeVar("T")
 
-AFTER_ERRORS = Exponential(0.01, 1)
 _OUTAGE = 1.0  # seconds without a reply before that is logged: a connection may be lost at any time
-_DELIVERIES = 8  # that are on their way at once. During an outage the others cost their memory.
+_DELIVERIES = 8  # that are on their way at once: an outage may leave many
 _REPLICA_SLICE = 0.5  # seconds of one WAIT for replicas
 _OF_A_REQUEST = ("SLOCK.LOCK", "SLOCK.RLOCK", "SLOCK.MLOCK", "SLOCK.MRLOCK")
 _OF_A_MODE = ("SLOCK.UPGRADE", "SLOCK.DOWNGRADE")
@@ -30,21 +27,54 @@ _OF_A_MODE = ("SLOCK.UPGRADE", "SLOCK.DOWNGRADE")
 class Answer(NamedTuple):
     """The reply to a command that may have been sent several times."""
 
-    number: int
+    number: int  # a fence, or how many. A grant of a quorum has 0.
     sent: float  # before the copy was sent that was answered
     copies: int = 1
 
 
+class Crew(Generic[T]):
+    """Works on items, on at most so many at once. The others cost their memory only."""
+
+    def __init__(self, io: Runtime, most: int, work: Callable[[T], Awaitable[None]]) -> None:
+        self._io, self._most, self._work = io, most, work
+        self._items: deque[T] = deque()
+        self._permits = deque([None] * most)
+
+    def put(self, item: T, is_first: bool = False) -> None:
+        (self._items.appendleft if is_first else self._items.append)(item)
+        if self._permits:
+            self._io.spawn(self._run)
+
+    def is_idle(self) -> bool:
+        return not self._items and len(self._permits) == self._most
+
+    async def _run(self) -> None:
+        try:
+            self._permits.pop()
+        except IndexError:
+            return  # so many others take what is there
+        try:
+            while True:
+                try:
+                    item = self._items.popleft()
+                except IndexError:
+                    break
+                await self._work(item)
+        finally:
+            self._permits.append(None)
+            if self._items:  # it came after the last look here
+                self._io.spawn(self._run)
+
+
 class Server:
-    def __init__(self, transport: Transport, io: Runtime, settings: Settings, confirm: Callable[[], None]) -> None:
-        self.transport, self.io, self.settings = transport, io, settings
+    def __init__(self, transport: Transport, io: Runtime, options: Options, confirm: Callable[[], None]) -> None:
+        self.io, self.options = io, options
         self._confirm = confirm  # called when another primary may lack some holds
         self.is_closed = False
-        self.link = transport.link(io, self._switched)
-        self.listener = Listener(self.link, io, transport.is_cluster)
+        self.link = transport(io, self._switched)
+        self.listener = Listener(self.link)
         self._silent_since: float | None = None  # infinite: it has been logged
-        self._deliveries: deque[tuple[Call, float]] = deque()  # commands, and until when they are sent
-        self._permits = deque(range(_DELIVERIES))
+        self.deliveries = Crew(io, _DELIVERIES, self._deliver)
 
     def _switched(self) -> None:
         self.listener.put_all(AGAIN)
@@ -59,11 +89,8 @@ class Server:
         except NoReply as error:
             self._note_silence(error)
             raise
-        if self._silent_since is not None:
-            if self._silent_since == float("inf"):
-                _log.info("slock: the server replies again")
-            self._silent_since = None
-        if isinstance(replies[0], ServerError):
+        self._silent_since = None
+        if isinstance(replies[0], (ServerError, NoReply)):
             raise replies[0]
         return replies
 
@@ -87,8 +114,8 @@ class Server:
             reply = 0  # as if it were gone
         return Answer(reply if isinstance(reply, int) else 0, sent)
 
-    async def ask(self, names: tuple[str, ...], limit: float, call: Call) -> Answer:
-        """Sends a command until it is answered, for so many seconds."""
+    async def ask(self, names: tuple[str, ...], call: Call, limit: float | None = None) -> Answer:
+        """Sends a command until it is answered, for so many seconds, or those of `retry_for`."""
         copies = 0
 
         async def send(until: float) -> Answer:
@@ -96,10 +123,13 @@ class Server:
             copies += 1
             return (await self.number(call, until))._replace(copies=copies)
 
-        return await self.repeat(names, limit, send)
+        return await self.repeat(names, send, limit)
 
-    async def repeat(self, names: tuple[str, ...], limit: float, send: Callable[[float], Awaitable[T]]) -> T:
+    async def repeat(
+        self, names: tuple[str, ...], send: Callable[[float], Awaitable[T]], limit: float | None = None
+    ) -> T:
         """Sends until there is an answer, for so many seconds. Then it raises `NoAnswerError` about the names."""
+        limit = self.options.retry_for if limit is None else limit
         began, failures, last = now(), 0, None
         while True:
             try:
@@ -108,7 +138,7 @@ class Server:
                 if not passes(error):
                     raise explained(error, names) from error.__cause__
                 last = more_telling(last, error)
-            pause = AFTER_ERRORS.pause(failures) or 0.0
+            pause = after_errors(failures)
             failures += 1
             if self.is_closed:
                 raise ClosedError("the Locks has been closed")
@@ -127,8 +157,8 @@ class Server:
             left = min(max(end - now(), 0.001), _REPLICA_SLICE)
             call = owner.extend(ttl + 0.001, fence)._replace(then=("WAIT", options.min_replicas, ms(left)))
             sent = now()
-            extended, acknowledged = await self.replies(call, max(until, sent + left + self.settings.retry_for))
-            if isinstance(acknowledged, ServerError):
+            extended, acknowledged = await self.replies(call, max(until, sent + left + options.retry_for))
+            if isinstance(acknowledged, (ServerError, NoReply)):
                 raise acknowledged
             if extended == 0 or acknowledged >= options.min_replicas:
                 return Answer(extended, sent)
@@ -141,16 +171,14 @@ class Server:
 
         Without a reply, or if the caller leaves, it goes on in the background.
         """
-        call, whole = owner.end(fence), len(owner.keys)
+        call, whole, duration = owner.end(fence), len(owner.keys), REFUSE_FOR
         if after > 0:
-            call, whole = owner.extend(after, fence, only_lengthens=False), 1
-        is_answered = False
+            call, whole, duration = owner.extend(after, fence, only_lengthens=False), 1, after
         try:
-            answer = await self.ask(owner.names, self.settings.retry_for, call)
-            is_answered = True
-        finally:
-            if not is_answered:
-                self.deliver(call, after if after > 0 else REFUSE_FOR)
+            answer = await self.ask(owner.names, call)
+        except BaseException:
+            self.deliver(call, duration)
+            raise
         # The server does not remember the end of a token of the program's: of two copies the second finds nothing.
         return answer.number == whole or (owner.is_given and answer.copies > 1)
 
@@ -161,29 +189,10 @@ class Server:
     def deliver(self, call: Call, duration: float = REFUSE_FOR) -> None:
         """Sends a command in the background until it is answered, for a time: by default the time for which the server
         would refuse the token."""
-        self._deliveries.appendleft((call, now() + duration))
-        self.io.spawn(self._deliver)
+        self.deliveries.put((call, now() + duration), is_first=True)
 
-    def is_idle(self) -> bool:
-        return not self._deliveries and len(self._permits) == _DELIVERIES
-
-    async def _deliver(self) -> None:
-        try:
-            permit = self._permits.pop()
-        except IndexError:
-            return
-        try:
-            while self._deliveries:
-                await self._deliver_next()
-        except IndexError:
-            pass  # another one has taken it
-        finally:
-            self._permits.append(permit)
-        if self._deliveries:  # it came after the last look
-            self.io.spawn(self._deliver)
-
-    async def _deliver_next(self) -> None:
-        call, until = self._deliveries.popleft()
+    async def _deliver(self, delivery: tuple[Call, float]) -> None:
+        call, until = delivery
 
         async def send(end: float) -> None:
             try:
@@ -193,9 +202,14 @@ class Server:
                     raise
 
         try:
-            await self.repeat((), min(until - now(), self.settings.retry_for), send)
+            await self.repeat((), send, min(until - now(), self.options.retry_for))
         except NoAnswerError:  # its node may be away, and that of the next one not
             if now() < until:
-                self._deliveries.append((call, until))
+                self.deliveries.put(delivery)
         except ClosedError:
             pass
+
+
+def after_errors(failures: int) -> float:
+    """The pause after so many errors that pass."""
+    return exponential(0.01, 1, failures)

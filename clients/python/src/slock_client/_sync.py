@@ -2,83 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from slock_client._block import Block, Exit, entered
 from slock_client._hold import HoldBase
 from slock_client._locks import Engine, LocksBase, QuorumBase, RequestBase
-from slock_client._options import HoldOptions, Mode, ReadOptions, RequestOptions
 from slock_client._threads import Threads
 from slock_client._transport import completed, run
-from slock_client.errors import NotHeldError
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Locks(LocksBase):
-    """What a program asks for locks: make one for the program. Threads may share it, and forked children may use it.
-
-    `client` is a `Redis` or `RedisCluster` of redis-py or valkey-py, or a client of Sentinel (`master_for`). It stays
-    the program's. `prefix` is put before each key that is sent. `retry_for` is how long a call goes on while no reply
-    comes at all, `retry_wait_for` how long a request that waits survives an outage. All other options are the defaults
-    of requests: see `RequestOptions`. It sends nothing.
-    """
-
-    def _engine(self) -> Engine:
-        pid = os.getpid()
-        return self._engines.get(pid) or self._made(pid, Threads)
-
-    def __enter__(self) -> Locks:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def write(self, *keys: str, **options: Unpack[RequestOptions]) -> Request:
-        """A request for the lock of all keys, or of none, as the one writer. It sends nothing."""
-        return Request(self, keys, "write", self._defaults.change(dict(options)))
-
-    def read(self, *keys: str, **options: Unpack[ReadOptions]) -> Request:
-        """A request for the lock of all keys, or of none, as a reader. It sends nothing."""
-        return Request(self, keys, "read", self._defaults.change(dict(options)))
-
-    def adopt(
-        self, keys: str | Iterable[str], token: str, mode: Mode = "write", **options: Unpack[HoldOptions]
-    ) -> Hold:
-        """Makes a hold of an owner token that another process took and detached, and renews it from now on. Raises
-        `NotHeldError` if the token does not hold all keys in the mode."""
-        return Hold(self, run(self._adopt, keys, token, mode, dict(options)))
-
-    release = completed(LocksBase._release)
-    info = completed(LocksBase._info)
-    queues = completed(LocksBase._queues)
-
-    def close(self, release: bool = False) -> None:
-        """Ends the waits and the renewals. They, and all later calls except `Hold.release`, raise `ClosedError`.
-
-        Holds are lost at the end of their ttl, and may still be released. With `release` all of this process are
-        released now. What is on its way is waited for, for at most the time of `retry_for`.
-        """
-        engine = self._engine()
-        if release:
-            for lease in list(engine.watchdog.holds):
-                with contextlib.suppress(NotHeldError):
-                    Hold(self, lease).release()
-        self._begin_close()
-        run(engine.close)
-
-
-class Quorum(QuorumBase, Locks):
-    __doc__ = QuorumBase.__doc__
 
 
 def _left(_: object, block: Block, kind: object = None, *__: object) -> None:
@@ -88,8 +25,6 @@ def _left(_: object, block: Block, kind: object = None, *__: object) -> None:
 class Hold(HoldBase):
     """A lock that was granted. It is renewed as long as the program refers to it, and until it is released. All methods
     may be called by several threads at once. `with hold:` is a block that releases it at its end."""
-
-    __slots__ = ("_blocks",)
 
     release = completed(HoldBase._release)
     extend = completed(HoldBase._extend)
@@ -102,33 +37,26 @@ class Hold(HoldBase):
         block = entered(self)
         block.hold = self
         if block.alive is not None:
-            self._lease.alive = block.alive
+            self._claim.alive = block.alive
         return self
 
     __exit__ = Exit(_left)
 
 
-class Request(RequestBase):
+class Request(RequestBase[Hold]):
     """What is wanted: keys, a mode and options. It may be used many times, and by several threads at once.
 
     `with request as hold:` acquires, works and releases. If the hold was lost meanwhile, the block ends with
     `LostError`, unless the work has raised an error. `@request` does the same around each call of a function.
     """
 
-    def acquire(self) -> Hold:
-        """Waits until the lock is granted, at most for `wait`. Raises `TimedOutError` if others had it until then, and
-        `NoAnswerError` if no reply came: for `retry_for` if there never was one, else for `retry_wait_for`. If it
-        fails, it leaves neither a hold nor a place in the queue."""
-        return Hold(self._locks, run(self._acquire))
-
-    def try_acquire(self) -> Hold | None:
-        """Sends the request once. `None` if others hold the lock or wait for it."""
-        lease = run(self._acquire, True)
-        return None if lease is None else Hold(self._locks, lease)
+    _hold = Hold
+    acquire = completed(RequestBase[Hold]._acquire)
+    try_acquire = completed(RequestBase[Hold]._try_acquire)
 
     def __enter__(self) -> Hold:
         block = entered(self)
-        block.hold = Hold(self._locks, run(self._acquire), block.alive)
+        block.hold = Hold(self._locks, run(self._grant), block.alive)
         return block.hold  # type: ignore[no-any-return]
 
     __exit__ = Exit(_left)
@@ -143,3 +71,35 @@ class Request(RequestBase):
                 return function(*arguments, **named)
 
         return under_the_lock
+
+
+class Locks(LocksBase[Request, Hold]):
+    """What a program asks for locks: make one for the program. Threads may share it, and forked children may use it.
+
+    `client` is a `Redis` or `RedisCluster` of redis-py or valkey-py, or a client of Sentinel (`master_for`). It stays
+    the program's. The options are those of `LocksOptions`, and the defaults of requests: see `RequestOptions`. It sends
+    nothing.
+    """
+
+    _request = Request
+    _hold = Hold
+
+    def _engine(self) -> Engine:
+        pid = os.getpid()
+        return self._engines.get(pid) or self._made(pid, Threads)
+
+    def __enter__(self) -> Locks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    adopt = completed(LocksBase[Request, Hold]._adopt)
+    release = completed(LocksBase._release)
+    info = completed(LocksBase._info)
+    queues = completed(LocksBase._queues)
+    close = completed(LocksBase._close)
+
+
+class Quorum(QuorumBase[Request, Hold], Locks):
+    __doc__ = QuorumBase.__doc__

@@ -58,11 +58,11 @@ class Threads:
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], Work]] = queue.SimpleQueue()
-        self._workers: set[int] = set()
+        self._permits = deque([None] * _MOST_WORKERS)  # for those that work
         self._idle: deque[None] = deque()  # one for each worker that waits, and that no job has been given to
-        self._calls: queue.SimpleQueue[int] = queue.SimpleQueue()  # permits
-        for number in range(_CALLS_AT_ONCE):
-            self._calls.put(number)
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()  # permits
+        for _ in range(_CALLS_AT_ONCE):
+            self._calls.put(None)
         self._moved = time.monotonic()  # when a call ended last, or one more was let through
         _all.add(self)
 
@@ -77,14 +77,15 @@ class Threads:
         try:
             self._idle.pop()
         except IndexError:
-            if len(self._workers) < _MOST_WORKERS:
+            if self._permits:
                 self.start(self._work)
 
     async def _work(self) -> None:
-        me = threading.get_ident()
-        if len(self._workers) < _MOST_WORKERS:  # many may have been started at once
-            self._workers.add(me)
-        while me in self._workers:
+        try:
+            self._permits.pop()
+        except IndexError:
+            return  # so many others work
+        while True:
             try:
                 job = self._jobs.get_nowait()
             except queue.Empty:
@@ -96,12 +97,12 @@ class Threads:
                         self._idle.pop()
                     except IndexError:
                         continue  # a job comes for this thread
-                    self._workers.discard(me)
+                    self._permits.append(None)
                     return
             _complete(job)
 
     def is_busy(self) -> bool:
-        return not self._jobs.empty() or len(self._workers) > len(self._idle)
+        return not self._jobs.empty() or len(self._permits) + len(self._idle) < _MOST_WORKERS
 
     async def apart(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if threading.current_thread().name.startswith("slock"):
@@ -124,20 +125,21 @@ class Threads:
         time.sleep(max(0.0, duration))
 
     async def call(self, link: Link, call: Call, until: float) -> list[Any]:
-        permit = None
+        while True:
+            try:
+                self._calls.get(timeout=_LONG_CALL)
+                break
+            except queue.Empty:
+                at = time.monotonic()
+                if at - self._moved >= _LONG_CALL or at >= until:
+                    self._moved = at  # one more
+                    break
         try:
-            while permit is None:
-                try:
-                    permit = self._calls.get(timeout=_LONG_CALL)
-                except queue.Empty:
-                    at = time.monotonic()
-                    if at - self._moved >= _LONG_CALL or at >= until:
-                        permit, self._moved = 0, at  # one more
             return await link.send(call.key, call.commands)
         finally:
             self._moved = time.monotonic()
-            if permit is not None and self._calls.qsize() < _CALLS_AT_ONCE:
-                self._calls.put(permit)
+            if self._calls.qsize() < _CALLS_AT_ONCE:
+                self._calls.put(None)
 
 
 def _begin(function: Callable[[], Work]) -> None:

@@ -102,15 +102,16 @@ class Runtime(Protocol):
     async def pause(self, duration: float) -> None: ...
 
     async def call(self, link: Link, call: Call, until: float) -> list[Any]:
-        """The replies to the command and to the one that follows. A reply may be a `ServerError`. Raises `NoReply`."""
+        """The replies to the command and to the one that follows. A reply may be an error. Raises `NoReply`."""
         ...
 
 
 class Link(Protocol):
     """Connections of one process or event loop to one server, to the servers behind Sentinels, or to a cluster."""
 
-    batch: int  # how many commands may go together
-    lanes: int  # how many batches may be under way
+    name: str  # the address, for texts of errors
+    is_cluster: bool
+    has_failover: bool  # whether another server can take over while the former one still replies, as with Sentinel
 
     @property
     def limit(self) -> float:
@@ -118,13 +119,13 @@ class Link(Protocol):
         ...
 
     async def send(self, key: str | None, commands: list[Command]) -> list[Any]:
-        """The replies to commands for the primary that has the key; some may be a `ServerError`. Raises `NoReply`."""
+        """The replies to commands for the primary that has the key; some may be errors. Raises `NoReply`."""
         ...
 
-    async def listen(self, channel: str, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
+    async def listen(self, channel: str, heard: Callable[[str], None], changed: Callable[[bool], None]) -> None:
         """Subscribes to a channel on the primary that has its slot. Does not wait for the server's confirmation.
 
-        Calls `changed` when the server has confirmed the subscription, and when a message may have been missed.
+        Calls `changed` with true when the server has confirmed the subscription, and with false when it has ended.
         """
         ...
 
@@ -133,19 +134,11 @@ class Link(Protocol):
         ...
 
     def follow(self, is_wanted: bool) -> None:
-        """With Sentinel: whether another primary has to be noticed at once."""
+        """With Sentinel: whether another primary has to be noticed at once. It is told again every second."""
         ...
 
     async def close(self) -> None: ...
 
 
-class Transport(Protocol):
-    """A Redis client library, as `Locks` uses it."""
-
-    name: str  # the address, for texts of errors
-    is_cluster: bool
-    has_failover: bool  # whether another server can take over while the former one still replies, as with Sentinel
-
-    def link(self, io: Runtime, switched: Callable[[], None]) -> Link:
-        """New connections. `switched` is called when the primary is another one."""
-        ...
+# What a client gives: it makes connections. The function is called when the primary is another one.
+Transport = Callable[[Runtime, Callable[[], None]], Link]

@@ -7,52 +7,43 @@ from collections import deque
 from collections.abc import Sequence
 
 from slock_client._clock import now
-from slock_client._lease import Lease, is_abandoned
-from slock_client._protocol import explained
-from slock_client._server import Server
-from slock_client._settings import Settings
-from slock_client._transport import NoReply, Runtime, ServerError
-from slock_client.errors import SlockError
+from slock_client._hold import Claim, HoldBase
+from slock_client._server import Crew, Server
+from slock_client._transport import Runtime
 
 _LONGEST_PAUSE = 1.0  # seconds. Timers stop while the machine sleeps, and owners vanish at any time.
 _LEAST_PAUSE = 20  # times that a look at all holds took: so it costs a twentieth of a core at most
 _IDLE = 10.0  # seconds without holds and waits, after which it ends
-_START = 0.05  # seconds in which it starts
 _AT_ONCE = 50  # renewals, however many holds are due
 _LONG = 3600.0  # seconds after which a hold without a limit is worth a warning
 
 
 class Watchdog:
-    def __init__(self, io: Runtime, servers: Sequence[Server], settings: Settings) -> None:
-        self._io, self._servers, self._settings = io, servers, settings
-        self.holds: dict[Lease, None] = {}
+    def __init__(self, io: Runtime, servers: Sequence[Server]) -> None:
+        self._io, self._servers = io, servers
+        self.holds: dict[Claim, None] = {}  # those that are live
         self._inbox = io.mailbox()
         self._wakes_at = float("-inf")  # when it looks next
         self._calls = 0  # of `wake`
         self._permit = deque([None])  # for the one that runs
-        self._due: deque[Lease] = deque()  # to be renewed
-        self._permits = deque([None] * _AT_ONCE)  # for those that renew
-        self._started = float("-inf")
+        self._renewals = Crew(io, _AT_ONCE, HoldBase._renew)
 
-    def add(self, lease: Lease) -> None:
-        lease.holds = self.holds
-        self.holds[lease] = None
-        self.wake(lease.renew_at if lease.options.renew else lease.last)
+    def add(self, claim: Claim, hold: HoldBase) -> None:
+        self.holds[claim] = None
+        self.wake(hold._renew_at if hold._options.renew else hold._last)
 
     def wake(self, due: float) -> None:
         """Has it look at that time."""
         self._calls += 1
-        at = now()
-        if self._permit and at - self._started > _START:
-            self._started = at
+        if self._permit:
             self._io.start(self._run)
         elif due < self._wakes_at:
             self._inbox.put(None)
 
     def confirm(self) -> None:
         """Has all holds extended: the primary may be another one, which has not all of them."""
-        for lease in list(self.holds):
-            lease.renew_at = float("-inf")
+        for hold in filter(None, (claim.get() for claim in list(self.holds))):
+            hold._renew_at = float("-inf")
         self._inbox.put(None)
 
     async def _run(self) -> None:
@@ -62,14 +53,14 @@ class Watchdog:
             return  # another one runs
         last_use = now()
         try:
-            self._follow(True)
             while True:
+                self._follow(True)
                 began, calls = now(), self._calls
                 if self.holds or any(server.listener.tickets for server in self._servers):
                     last_use = began
                 elif began - last_use > _IDLE:
                     return
-                due = min((self._look(lease, began) for lease in list(self.holds)), default=float("inf"))
+                due = min((self._look(claim, began) for claim in list(self.holds)), default=float("inf"))
                 soon = began + (now() - began) * (1 + _LEAST_PAUSE)
                 self._wakes_at = max(min(due, began + _LONGEST_PAUSE), soon)
                 if calls != self._calls:  # another thread has called during the look
@@ -77,7 +68,6 @@ class Watchdog:
                 await self._inbox.get(self._wakes_at - now())
                 self._wakes_at = float("-inf")
         finally:
-            self._started = float("-inf")
             self._permit.append(None)
             self._follow(False)
             for server in self._servers:
@@ -90,50 +80,30 @@ class Watchdog:
         for server in self._servers:
             server.link.follow(is_wanted)
 
-    def _look(self, lease: Lease, at: float) -> float:
+    def _look(self, claim: Claim, at: float) -> float:
         """Does what is due for a hold, and tells when to look again."""
-        if not (lease.options.renew or lease.watchers) and (is_abandoned(lease) or at >= lease.last):
-            self.holds.pop(lease, None)  # it ends by its ttl, and its owner learns that by asking
+        hold, is_renewed = claim.get(), claim.options.renew
+        if hold is None:
+            self._abandon(claim)
             return float("inf")
-        if is_abandoned(lease) or (lease.alive is None and at >= lease.last):
-            lease.abandon()
+        if not (is_renewed or hold._watchers):
+            if at < hold._last:
+                return hold._last
+            self.holds.pop(claim, None)  # it ends by its ttl, and its owner learns that by asking
             return float("inf")
-        if lease.problem() is not None:
+        if not hold._is_live():
             return float("inf")
-        if not lease.options.renew or self._settings.is_closing:
-            return lease.last
-        if at >= lease.renew_at and not lease.is_renewing and lease.alive is not None:
-            lease.is_renewing = True
-            self._due.append(lease)
-            if self._permits:
-                self._io.spawn(self._renew_due)
-        if at - lease.granted > _LONG and lease.options.max_hold is None:
-            lease.warn_once()
-        return lease.last if lease.is_renewing else min(lease.last, lease.renew_at)
+        if not is_renewed or claim.options.closing.is_set():
+            return hold._last
+        if at >= hold._renew_at and not hold._is_renewing:
+            hold._is_renewing = True
+            self._renewals.put(hold)
+        if at - hold._granted > _LONG:
+            hold._warn_of_age()
+        return hold._last if hold._is_renewing else min(hold._last, hold._renew_at)
 
-    async def _renew_due(self) -> None:
-        try:
-            self._permits.pop()
-        except IndexError:
-            return  # so many others take what is due
-        try:
-            while self._due:
-                await self._renew(self._due.popleft())
-        except IndexError:
-            pass  # another one took the last
-        finally:
-            self._permits.append(None)
-            if self._due:  # it came after the last look here
-                self._io.spawn(self._renew_due)
-
-    async def _renew(self, lease: Lease) -> None:
-        try:
-            # A reply may be waited for in vain, so it is not waited for long.
-            at = now()
-            await lease.extend(lease.keeper, lease.ttl, at + min(lease.ttl / 4, lease.last - at))
-        except (NoReply, ServerError, SlockError) as error:
-            if lease.problem() is None:
-                lease.tell_renewal_failed(explained(error))
-        finally:
-            lease.is_renewing = False
-            self.wake(lease.renew_at)
+    def _abandon(self, claim: Claim) -> None:
+        """Nobody can release the hold any more."""
+        left, is_live = claim.hold(), self.holds.pop(claim, claim) is None
+        if claim.options.renew and (is_live if left is None else left._end(None)):
+            claim.drop()

@@ -18,6 +18,8 @@ class Lock(SyncDropIn, redis.lock.Lock):
     Its arguments are those of redis-py. Without a `timeout` it is renewed until it is released, or its owner ends.
     """
 
+    _errors = redis.exceptions
+
 
 class Redis(redis.Redis):
     """A client whose `lock` is of this module, for programs that cannot give a `lock_class`, such as django-redis."""

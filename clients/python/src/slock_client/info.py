@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar
-
-from slock_client._clock import now
-from slock_client._transport import Call, NoReply, ServerError
 
 __all__ = ["Holder", "LockInfo", "Queue", "Waiter"]
 
@@ -27,15 +24,12 @@ class Holder:
 
 @dataclass(frozen=True)
 class Waiter:
-    """One who waits for a lock: for how long by now, and at most unless the request is sent again, in seconds."""
+    """One who waits for a lock, and for how many seconds by now."""
 
     token: str = ""
     mode: Literal["write", "read", "upgrade"] = "write"
     waiting: float = 0.0
-    timeout: float = 0.0
     metadata: str = ""
-    limit: int = 0
-    channel: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,13 +49,13 @@ class LockInfo:
 
 @dataclass(frozen=True)
 class Queue:
-    """A lock that is waited for. `next` is the token at the front. Durations are in seconds."""
+    """A lock that is waited for. `writers` of the `waiters` want to write, and `held` is the age of the oldest hold.
+    Durations are in seconds."""
 
     key: str = ""
     waiters: int = 0
     writers: int = 0
     longest_wait: float = 0.0
-    next: str = ""
     mode: Literal["write", "read", "free"] = "free"
     readers: int = 0
     held: float = 0.0
@@ -73,55 +67,36 @@ _NAMES = {
     "held": "held-ms",
     "metadata": "meta",
     "waiting": "waiting-ms",
-    "timeout": "timeout-ms",
     "longest_wait": "longest-wait-ms",
 }
+
+
+_LISTS: dict[str, type] = {"holders": Holder, "queue": Waiter}
+
+
+def _read(kind: type[T], reply: Any) -> T:
+    """From a flat array of names and values."""
+    said = dict(zip(map(_text, reply[::2]), reply[1::2], strict=True))
+    known: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        name = _NAMES.get(field.name, field.name)
+        if name in _LISTS:
+            known[name] = tuple(_read(_LISTS[name], one) for one in said[name])
+        elif name in said:
+            value = _text(said[name])
+            known[field.name] = value / 1000 if field.type == "float" else value
+    return kind(**known)
 
 
 def _text(value: Any) -> Any:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
 
 
-def _said(reply: Any) -> dict[str, Any]:
-    """What a flat array says."""
-    return dict(zip(map(_text, reply[::2]), reply[1::2], strict=True))
-
-
-def _read(kind: type[T], said: dict[str, Any], **known: Any) -> T:
-    for field in fields(kind):  # type: ignore[arg-type]
-        name = _NAMES.get(field.name, field.name)
-        if name in said and field.name not in known:
-            value = _text(said[name])
-            known[field.name] = value / 1000 if field.type == "float" else value
-    return kind(**known)
-
-
 def info_of(key: str, reply: Any) -> LockInfo:
-    if reply is None:
-        return LockInfo(key)
-    said = _said(reply)
-    holders = tuple(_read(Holder, _said(one)) for one in said["holders"])
-    queue = tuple(_read(Waiter, _said(one)) for one in said["queue"])
-    return _read(LockInfo, said, key=key, holders=holders, queue=queue)
+    return LockInfo(key) if reply is None else replace(_read(LockInfo, reply), key=key)
 
 
 def queues_of(page: Iterable[Any], prefix: str) -> list[Queue]:
     """Those whose names have the prefix, without it."""
-    queues = [_read(Queue, _said(row)) for row in page]
+    queues = [_read(Queue, row) for row in page]
     return [replace(one, key=one.key[len(prefix) :]) for one in queues if one.key.startswith(prefix)]
-
-
-async def holders_of(
-    replies: Callable[[Call, float], Awaitable[Sequence[Any]]], questions: Iterable[Call], within: float
-) -> list[str]:
-    """Texts about the holders of the first key that somebody holds, at most 10, if the server tells them in time."""
-    until = now() + within
-    for question in questions:
-        try:
-            reply = (await replies(question, until))[0]
-        except (NoReply, ServerError):
-            return []
-        holders = info_of("", reply).holders
-        if holders:
-            return [f"{holder.metadata} {holder.token}".strip() for holder in holders]
-    return []

@@ -23,10 +23,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from slock_client._memory import State
-from slock_client._transport import Command, NoReply, Runtime, ServerError
+from slock_client._transport import Command, NoReply, Runtime, ServerError, Transport
 
 __all__ = ["MemoryServer", "running_server", "slock_server"]
 
@@ -74,8 +75,8 @@ class MemoryServer:
             finally:
                 self._schedule()
 
-    def slock_transport(self, is_async: bool) -> _Transport:
-        return _Transport(self)
+    def slock_transport(self, is_async: bool) -> Transport:
+        return partial(_Link, self)
 
     def _tell(self, channel: str, payload: str) -> None:
         heard = self._channels.get(channel)
@@ -99,22 +100,12 @@ class MemoryServer:
             self._schedule()
 
 
-class _Transport:
-    name, is_cluster, has_failover = "memory", False, False
-
-    def __init__(self, server: MemoryServer) -> None:
-        self._server = server
-
-    def link(self, io: Runtime, switched: Callable[[], None]) -> _Link:
-        self._server._switched.append(switched)
-        return _Link(self._server)
-
-
 class _Link:
-    batch, lanes, limit = 100, 1, 1.0
+    name, is_cluster, has_failover, limit = "memory", False, False, 1.0
 
-    def __init__(self, server: MemoryServer) -> None:
+    def __init__(self, server: MemoryServer, io: Runtime, switched: Callable[[], None]) -> None:
         self._server = server
+        server._switched.append(switched)
 
     async def send(self, key: str | None, commands: list[Command]) -> list[Any]:
         if self._server._failure is not None:
@@ -128,9 +119,9 @@ class _Link:
             replies.append(reply)
         return replies
 
-    async def listen(self, channel: str, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
+    async def listen(self, channel: str, heard: Callable[[str], None], changed: Callable[[bool], None]) -> None:
         self._server._channels[channel] = heard
-        changed()
+        changed(True)
 
     def leave(self, channel: str) -> None:
         self._server._channels.pop(channel, None)

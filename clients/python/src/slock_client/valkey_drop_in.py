@@ -18,6 +18,8 @@ class Lock(SyncDropIn, valkey.lock.Lock):
     Its arguments are those of valkey-py. Without a `timeout` it is renewed until it is released, or its owner ends.
     """
 
+    _errors = valkey.exceptions
+
 
 class Valkey(valkey.Valkey):
     """A client whose `lock` is of this module, for programs that cannot give a `lock_class`, such as django-redis."""

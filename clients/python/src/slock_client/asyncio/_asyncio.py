@@ -4,88 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from slock_client._block import Block, Exit, entered
 from slock_client._hold import HoldBase
 from slock_client._locks import Engine, LocksBase, QuorumBase, RequestBase
-from slock_client._options import HoldOptions, Mode, ReadOptions, RequestOptions
 from slock_client.asyncio._tasks import Tasks
-from slock_client.errors import NotHeldError
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Locks(LocksBase):
-    """What a program asks for locks: make one for the program. It may be used by several event loops, one after the
-    other or at once, each with connections of its own.
-
-    `client` is a `Redis` or `RedisCluster` of `redis.asyncio` or `valkey.asyncio`, or a client of Sentinel. See
-    `slock_client.Locks` for the options.
-    """
-
-    _is_async = True
-
-    def _engine(self) -> Engine:
-        loop = asyncio.get_running_loop()
-        known = self._engines.get(loop)
-        if known is not None:
-            return known
-        for other in list(self._engines):
-            if other.is_closed():
-                self._engines.pop(other, None)
-        return self._made(loop, Tasks)
-
-    async def __aenter__(self) -> Locks:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    def write(self, *keys: str, **options: Unpack[RequestOptions]) -> Request:
-        """A request for the lock of all keys, or of none, as the one writer. It sends nothing."""
-        return Request(self, keys, "write", self._defaults.change(dict(options)))
-
-    def read(self, *keys: str, **options: Unpack[ReadOptions]) -> Request:
-        """A request for the lock of all keys, or of none, as a reader. It sends nothing."""
-        return Request(self, keys, "read", self._defaults.change(dict(options)))
-
-    async def adopt(
-        self, keys: str | Iterable[str], token: str, mode: Mode = "write", **options: Unpack[HoldOptions]
-    ) -> Hold:
-        """Makes a hold of an owner token that another process took and detached, and renews it from now on. Raises
-        `NotHeldError` if the token does not hold all keys in the mode."""
-        return Hold(self, await self._adopt(keys, token, mode, dict(options)))
-
-    release = LocksBase._release
-    info = LocksBase._info
-    queues = LocksBase._queues
-
-    async def close(self, release: bool = False) -> None:
-        """Ends the waits and the renewals, in all loops. They, and all later calls except `Hold.release`, raise
-        `ClosedError`.
-
-        Holds are lost at the end of their ttl, and may still be released. With `release` all of this loop are released
-        now. What is on its way is waited for, for at most the time of `retry_for`.
-        """
-        engine = self._engine()
-        if release:
-            held = [Hold(self, lease).release() for lease in list(engine.watchdog.holds)]
-            for error in await asyncio.gather(*held, return_exceptions=True):
-                if isinstance(error, BaseException) and not isinstance(error, NotHeldError):
-                    raise error
-        self._begin_close()
-        await engine.close()
-
-
-class Quorum(QuorumBase, Locks):
-    __doc__ = QuorumBase.__doc__
 
 
 async def _left(_: object, block: Block, kind: object = None, error: BaseException | None = None, *__: object) -> None:
@@ -96,8 +25,6 @@ async def _left(_: object, block: Block, kind: object = None, error: BaseExcepti
 class Hold(HoldBase):
     """A lock that was granted. It is renewed as long as the program refers to it, and until it is released. All methods
     may be called by several tasks at once. `async with hold:` is a block that releases it at its end."""
-
-    __slots__ = ("_blocks",)
 
     release = HoldBase._release
     extend = HoldBase._extend
@@ -114,7 +41,7 @@ class Hold(HoldBase):
     __aexit__ = Exit(_left)
 
 
-class Request(RequestBase):
+class Request(RequestBase[Hold]):
     """What is wanted: keys, a mode and options. It may be used many times, and by several tasks at once.
 
     `async with request as hold:` acquires, works and releases. If the hold is lost, the task is cancelled in the block,
@@ -122,22 +49,15 @@ class Request(RequestBase):
     replaced. `@request` does the same around each call of a coroutine function.
     """
 
-    async def acquire(self) -> Hold:
-        """Waits until the lock is granted, at most for `wait`. Raises `TimedOutError` if others had it until then, and
-        `NoAnswerError` if no reply came: for `retry_for` if there never was one, else for `retry_wait_for`. If it
-        fails, or is cancelled, it leaves neither a hold nor a place in the queue."""
-        return Hold(self._locks, await self._acquire())
-
-    async def try_acquire(self) -> Hold | None:
-        """Sends the request once. `None` if others hold the lock or wait for it."""
-        lease = await self._acquire(True)
-        return None if lease is None else Hold(self._locks, lease)
+    _hold = Hold
+    acquire = RequestBase[Hold]._acquire
+    try_acquire = RequestBase[Hold]._try_acquire
 
     def __aenter__(self) -> Awaitable[Hold]:
         return self._entered(entered(self))
 
     async def _entered(self, block: Block) -> Hold:
-        hold = Hold(self._locks, await self._acquire(), block.alive)
+        hold = Hold(self._locks, await self._grant(), block.alive)
         _begin(block, hold)
         return hold
 
@@ -159,17 +79,17 @@ class _Guard:
     """Cancels the task of a block when the hold is lost."""
 
     def __init__(self, hold: Hold) -> None:
-        self._lease, self._loop, task = hold._lease, asyncio.get_running_loop(), asyncio.current_task()
+        self._hold, self._loop, task = hold, asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         self._task = task
         self._before = task.cancelling() if hasattr(task, "cancelling") else 0
         self._is_over = self._has_cancelled = False
-        self._lease.watchers.append(self._notice)
-        hold._home._engine().watchdog.wake(self._lease.last)
+        hold._watchers.append(self._notice)
+        hold._watchdog.wake(hold._last)
 
     def _notice(self) -> None:
         """Any thread may notice the loss."""
-        if self._lease.state == "lost" and not self._loop.is_closed():
+        if self._hold._reason is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
@@ -180,8 +100,8 @@ class _Guard:
     def leave(self, error: BaseException | None) -> bool:
         """Tells whether the error is the cancellation by the guard."""
         self._is_over = True
-        if self._notice in self._lease.watchers:
-            self._lease.watchers.remove(self._notice)
+        if self._notice in self._hold._watchers:
+            self._hold._watchers.remove(self._notice)
         if not self._has_cancelled:
             return False
         others = self._task.uncancel() > self._before if hasattr(self._task, "uncancel") else False
@@ -190,6 +110,44 @@ class _Guard:
 
 def _begin(block: Block, hold: Hold) -> None:
     if block.alive is not None:
-        hold._lease.alive = block.alive
+        hold._claim.alive = block.alive
     block.hold = hold
     block.guard = _Guard(hold)
+
+
+class Locks(LocksBase[Request, Hold]):
+    """What a program asks for locks: make one for the program. It may be used by several event loops, one after the
+    other or at once, each with connections of its own.
+
+    `client` is a `Redis` or `RedisCluster` of `redis.asyncio` or `valkey.asyncio`, or a client of Sentinel. See
+    `slock_client.Locks` for the options.
+    """
+
+    _is_async = True
+    _request = Request
+    _hold = Hold
+
+    def _engine(self) -> Engine:
+        loop = asyncio.get_running_loop()
+        known = self._engines.get(loop)
+        if known is not None:
+            return known
+        for other in [one for one in list(self._engines) if one.is_closed()]:
+            self._engines.pop(other, None)
+        return self._made(loop, Tasks)
+
+    async def __aenter__(self) -> Locks:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    adopt = LocksBase[Request, Hold]._adopt
+    release = LocksBase._release
+    info = LocksBase._info
+    queues = LocksBase._queues
+    close = LocksBase._close
+
+
+class Quorum(QuorumBase[Request, Hold], Locks):
+    __doc__ = QuorumBase.__doc__

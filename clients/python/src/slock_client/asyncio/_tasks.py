@@ -20,25 +20,26 @@ else:
 _log = logging.getLogger("slock_client")
 T = TypeVar("T")
 
+_MOST = 500  # commands of a batch
+
 
 class TaskMailbox:
-    """A queue with one reader, the task of this loop."""
+    """A queue with one reader, a task of this loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._items: deque[Any] = deque()
-        self._reader: asyncio.Future[None] | None = None
+        self._reader = loop.create_future()
 
     def put(self, item: Any) -> None:
         self._items.append(item)
-        if self._reader is not None:
-            if asyncio._get_running_loop() is self._loop:
-                self._wake()
-            elif not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._wake)
+        if asyncio._get_running_loop() is self._loop:
+            self._wake()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
+        if not self._reader.done():
             self._reader.set_result(None)
 
     async def get(self, timeout: float) -> Any:
@@ -49,7 +50,6 @@ class TaskMailbox:
                 if not self._items:  # another thread may have put one in the meantime
                     await self._reader
             finally:
-                self._reader = None
                 timer.cancel()
         return self._items.popleft() if self._items else None
 
@@ -95,11 +95,14 @@ class Tasks:
     async def call(self, link: Link, call: Call, until: float) -> list[Any]:
         if call.then:  # it may take long
             return await _within(min(until, now() + link.limit), link.send(call.key, call.commands))
-        if self._running < link.lanes and not self._queue:
+        if self._running < _lanes(link) and not self._queue:
             return await self._send(link, call.key, call.commands, until)
         reply: asyncio.Future[list[Any]] = self._loop.create_future()
         self._queue.append((call, reply))
-        return await _within(until, reply)
+        try:
+            return await _within(until, reply)
+        except NoReply as error:  # that of all commands of its batch
+            raise NoReply(*error.args) from error.__cause__
 
     async def _send(self, link: Link, key: str | None, commands: list[Command], until: float) -> list[Any]:
         self._running += 1
@@ -111,10 +114,10 @@ class Tasks:
                 self.spawn(lambda: self._send_next(link))
 
     async def _send_next(self, link: Link) -> None:
-        if self._running >= link.lanes:
+        if self._running >= _lanes(link):
             return  # the end of one of these has the rest sent
         batch: list[tuple[Call, asyncio.Future[list[Any]]]] = []
-        while self._queue and len(batch) < link.batch:
+        while self._queue and len(batch) < (1 if link.is_cluster else _MOST):
             one = self._queue.popleft()
             if not one[1].done():
                 batch.append(one)
@@ -125,11 +128,16 @@ class Tasks:
         except Exception as error:
             for _, reply in batch:
                 if not reply.done():
-                    reply.set_exception(_copy(error))
+                    reply.set_exception(error)
         else:
             for (_, reply), value in zip(batch, replies, strict=True):
                 if not reply.done():
                     reply.set_result([value])
+
+
+def _lanes(link: Link) -> int:
+    """How many batches may be under way. In a cluster each is one command."""
+    return 16 if link.is_cluster else 2
 
 
 async def _within(until: float, work: Awaitable[T]) -> T:
@@ -138,12 +146,3 @@ async def _within(until: float, work: Awaitable[T]) -> T:
             return await work
     except asyncio.TimeoutError:
         raise NoReply("the connection is silent") from None
-
-
-def _copy(error: Exception) -> Exception:
-    """One for each caller, whose traceback is its own."""
-    if not isinstance(error, NoReply):
-        return error
-    copy = NoReply(*error.args)
-    copy.__cause__ = error.__cause__
-    return copy

@@ -14,3 +14,5 @@ class Lock(AsyncDropIn, redis.asyncio.lock.Lock):
 
     Its arguments are those of redis-py. Without a `timeout` it is renewed until it is released, or its owner ends.
     """
+
+    _errors = redis.exceptions

@@ -14,3 +14,5 @@ class Lock(AsyncDropIn, valkey.asyncio.lock.Lock):
 
     Its arguments are those of valkey-py. Without a `timeout` it is renewed until it is released, or its owner ends.
     """
+
+    _errors = valkey.exceptions
