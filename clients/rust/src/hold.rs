@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use crate::acquisition::Grant;
 use crate::clock::Moment;
-use crate::errors::{Error, Reason, passes};
+use crate::errors::{Details, Error, Reason};
 use crate::info::Mode;
 use crate::node::repeat;
 use crate::protocol::Wanted;
@@ -36,9 +36,7 @@ pub struct Hold {
 
 pub(crate) struct Inner {
     own: Weak<Self>,
-    pub(crate) locks: Arc<Shared>,
-    pub(crate) votes: Votes,
-    pub(crate) wanted: Arc<Wanted>,
+    pub(crate) votes: Arc<Votes>,
     /// Held while a command that prolongs the hold is on its way.
     extending: tokio::sync::Mutex<()>,
     /// Held while a change of mode is open.
@@ -60,12 +58,12 @@ pub(crate) struct Lease {
     renew_at: Moment,
     /// When the watchdog looks at it.
     due: Due,
+    /// When its age is worth a warning.
+    warn_at: Moment,
     /// The server may have changed the mode and the fencing token, so renewals name none.
     pub(crate) is_open: bool,
     /// What the last renewal said, unless one has succeeded since.
     failed: Option<Error>,
-    /// It was warned of that nothing limits the hold.
-    is_long: bool,
     /// Nothing while it is live; then why it is not.
     pub(crate) ended: Option<Error>,
 }
@@ -79,28 +77,31 @@ impl Lease {
 
 impl Inner {
     fn new((votes, grant): Kept) -> Arc<Self> {
-        let wanted = votes.wanted.clone();
+        let (granted, options) = (Moment::now(), &votes.wanted.options);
         let lease = Lease {
-            mode: wanted.mode,
+            mode: votes.wanted.mode,
             fence: grant.fence,
-            ttl: wanted.options.ttl,
-            granted: Moment::now(),
+            ttl: options.ttl,
+            granted,
             valid_until: Moment::default(),
             renew_at: Moment::default(),
-            due: (Moment::NEVER, watchdog::number()),
+            due: watchdog::never(),
+            warn_at: if options.max_hold.is_none() { granted.after(LONG_HOLD) } else { Moment::NEVER },
             is_open: false,
             failed: None,
-            is_long: false,
             ended: None,
         };
         let inner = Arc::new_cyclic(|own: &Weak<Self>| {
             let (extending, changing, ended) = Default::default();
-            let (own, locks, lease) = (own.clone(), votes.servers.shared.clone(), Mutex::new(lease));
-            Self { own, locks, votes, wanted, extending, changing, lease, ended }
+            Self { own: own.clone(), votes, extending, changing, lease: Mutex::new(lease), ended }
         });
-        inner.lengthen(&mut inner.lease(), grant.from, inner.wanted.options.ttl);
+        inner.lengthen(&mut inner.lease(), grant.from, inner.wanted().options.ttl);
         let _ = inner.update(|_| {});
         inner
+    }
+
+    pub(crate) fn wanted(&self) -> &Arc<Wanted> {
+        &self.votes.wanted
     }
 
     pub(crate) fn lease(&self) -> MutexGuard<'_, Lease> {
@@ -124,8 +125,9 @@ impl Inner {
     }
 
     pub(crate) fn lose(&self, lease: &mut Lease, reason: Reason) {
-        let last = lease.failed.clone().filter(|_| reason == Reason::Expired).map(Box::new);
-        lease.ended = Some(Error::Lost { keys: self.wanted.keys.clone(), reason, last });
+        let last = lease.failed.clone().filter(|_| reason == Reason::Expired);
+        let details = Details::new(&self.wanted().keys, format!("the lock was lost, {reason}"));
+        lease.ended = Some(Error::Lost { reason, details: details.caused_by(last) });
     }
 
     /// Changes the lease of a live hold, and does what follows if that ends it. The error is what is wrong with it then.
@@ -138,7 +140,7 @@ impl Inner {
         match now {
             _ if now >= self.most(&lease) => self.lose(&mut lease, Reason::MaxHold),
             _ if now < lease.valid_until => change(&mut lease),
-            _ if self.locks.closing.is_cancelled() => self.lose(&mut lease, Reason::Closed),
+            _ if self.shared().closing.is_cancelled() => self.lose(&mut lease, Reason::Closed),
             _ => self.lose(&mut lease, Reason::Expired),
         }
         let Some(error) = lease.ended.clone() else {
@@ -153,20 +155,21 @@ impl Inner {
         watchdog::unwatch(lease.due);
         let (granted, fence, _) = (lease.granted, lease.named(), drop(lease));
         self.ended.notify_waiters();
-        self.wanted.span.in_scope(|| {
+        let reporter = &self.shared().reporter;
+        self.wanted().span.in_scope(|| {
             if let Error::Lost { .. } = error {
                 // By the fencing token, because another hold of a token of the program's stays.
                 self.votes.leave(fence, Duration::ZERO);
-                self.locks.reporter.lost(&self.wanted, &error);
+                reporter.lost(self.wanted(), &error);
             }
-            self.locks.reporter.hooks.held(self.wanted.label(), now.since(granted));
+            reporter.0.held(self.wanted().label(), now.since(granted));
         });
         Err(error)
     }
 
     /// When the time of `max_hold` has passed.
     fn most(&self, lease: &Lease) -> Moment {
-        self.wanted.options.max_hold.map_or(Moment::NEVER, |most| lease.granted.after(most))
+        self.wanted().options.max_hold.map_or(Moment::NEVER, |most| lease.granted.after(most))
     }
 
     /// When the hold is over unless something happens.
@@ -175,7 +178,7 @@ impl Inner {
     }
 
     fn is_renewed(&self) -> bool {
-        self.wanted.options.renew && !self.locks.closing.is_cancelled()
+        self.wanted().options.renew && !self.shared().closing.is_cancelled()
     }
 
     /// Ends with the hold, and gives what is wrong with it then.
@@ -194,14 +197,15 @@ impl Inner {
     /// Ends a hold whose time is over, and renews it if that is due.
     async fn renew(&self) {
         let (now, mut due) = (Moment::now(), None);
+        let (wanted, reporter) = (self.wanted(), &self.shared().reporter);
         let _ = self.update(|lease| {
             if self.is_renewed() && now >= lease.renew_at {
                 lease.renew_at = now.after(lease.ttl / 10); // unless this one succeeds
                 due = Some(lease.ttl);
             }
-            let is_long = now.since(lease.granted) > LONG_HOLD && self.wanted.options.max_hold.is_none();
-            if is_long && !std::mem::replace(&mut lease.is_long, true) {
-                self.locks.reporter.held_long(&self.wanted);
+            if now >= lease.warn_at {
+                lease.warn_at = Moment::NEVER;
+                reporter.held_long(wanted);
             }
         });
         let (Some(ttl), Ok(_extending)) = (due, self.extending.try_lock()) else { return };
@@ -209,15 +213,15 @@ impl Inner {
         if let Err(error) = self.extend(Instant::now() + ttl / 4, Some(ttl)).await
             && self.update(|_| {}).is_ok()
         {
-            self.locks.reporter.renewal_failed(&self.wanted, &error);
+            reporter.renewal_failed(wanted, &error);
         }
     }
 
     /// Sends an extension until it is answered. Without a ttl it only asks.
     async fn prolong(&self, ttl: Option<Duration>) -> Result<(), Error> {
         let _extending = self.extending.lock().await; // for as long as a renewal may take
-        let until = Instant::now() + self.locks.settings.retry_for;
-        repeat(&self.wanted.keys, until, passes, || self.extend(until, ttl)).await
+        let until = Instant::now() + self.shared().retry_for;
+        repeat(&self.wanted().keys, until, || self.extend(until, ttl)).await
     }
 
     /// Sends one extension. The caller has `extending`. What is wrong with the hold comes before another error.
@@ -236,7 +240,7 @@ impl Inner {
             Ok(true) => self.lengthen(lease, sent, asked),
             Ok(false) if fence == lease.named() => self.lose(lease, Reason::Gone),
             Ok(false) => {} // it is about another fencing token
-            Err(error) => lease.failed = Some(error.clone().explained(&self.wanted.keys)),
+            Err(error) => lease.failed = Some(error.clone().explained(&self.wanted().keys)),
         })?;
         answer.map(drop)
     }
@@ -245,20 +249,19 @@ impl Inner {
     fn finish(&self) -> Result<(Option<i64>, Duration), Error> {
         let mut last = None;
         let ended = self.update(|lease| {
-            let keys = self.wanted.keys.clone();
-            lease.ended = Some(Error::NotHeld { keys, mode: Some(lease.mode) });
+            lease.ended = Some(self.wanted().not_held(lease.mode));
             let held = Moment::now().since(lease.granted);
-            last = Some((lease.named(), self.wanted.options.at_least.saturating_sub(held)));
+            last = Some((lease.named(), self.wanted().options.at_least.saturating_sub(held)));
         });
         last.ok_or_else(|| ended.expect_err("the hold was not live"))
     }
 
-    async fn release(&self) -> Result<(), Error> {
+    async fn released(&self) -> Result<(), Error> {
         let (fence, after) = self.finish()?;
         match self.votes.end(fence, after).await {
             Ok(true) => Ok(()),
             Err(error) if !error.is_another_type() => {
-                self.locks.reporter.release_failed(&self.wanted, &error);
+                self.shared().reporter.release_failed(self.wanted(), &error);
                 Err(error)
             }
             _ => {
@@ -266,7 +269,7 @@ impl Inner {
                 self.lose(&mut lease, Reason::Gone);
                 let loss = lease.ended.clone().expect("it is lost");
                 drop(lease);
-                self.locks.reporter.lost(&self.wanted, &loss);
+                self.shared().reporter.lost(self.wanted(), &loss);
                 Err(loss)
             }
         }
@@ -275,29 +278,31 @@ impl Inner {
     /// Releases in the background.
     pub(crate) fn leave(&self) {
         if let Ok((fence, after)) = self.finish() {
-            self.wanted.span.in_scope(|| self.votes.leave(fence, after));
+            self.wanted().span.in_scope(|| self.votes.leave(fence, after));
         }
     }
 }
 
 impl Watched for Inner {
-    fn locks(&self) -> u64 {
-        self.locks.id
+    fn shared(&self) -> &Arc<Shared> {
+        &self.votes.servers.shared
     }
 
-    fn look(self: Arc<Self>) {
-        let (runtime, span) = (self.wanted.runtime.clone(), self.wanted.span.clone());
-        runtime.spawn(async move { self.renew().await }.instrument(span));
+    fn look(self: Arc<Self>, is_in_doubt: bool) {
+        let Wanted { runtime, span, .. } = &*self.wanted().clone();
+        let looked = async move {
+            if is_in_doubt {
+                let ttl = self.is_renewed().then(|| self.lease().ttl);
+                let _ = self.prolong(ttl).await;
+            } else {
+                self.renew().await;
+            }
+        };
+        runtime.spawn(looked.instrument(span.clone()));
     }
 
-    fn confirm(self: Arc<Self>) {
-        let (runtime, span) = (self.wanted.runtime.clone(), self.wanted.span.clone());
-        let ttl = self.is_renewed().then(|| self.lease().ttl);
-        runtime.spawn(async move { self.prolong(ttl).await }.instrument(span));
-    }
-
-    fn close(self: Arc<Self>) -> BoxFuture<'static, Result<(), Error>> {
-        async move { self.release().await }.boxed()
+    fn release(self: Arc<Self>) -> BoxFuture<'static, Result<(), Error>> {
+        async move { self.released().await }.boxed()
     }
 }
 
@@ -308,12 +313,12 @@ impl Hold {
 
     /// The owner token. Who has it and the keys can adopt and release the lock.
     pub fn token(&self) -> &str {
-        &self.inner.wanted.token
+        &self.inner.wanted().token
     }
 
     /// The keys, in the order of the request, without the prefix.
     pub fn keys(&self) -> &[String] {
-        &self.inner.wanted.keys
+        &self.inner.wanted().keys
     }
 
     /// The mode of the hold.
@@ -323,7 +328,7 @@ impl Hold {
 
     /// The text that was given with the request.
     pub fn metadata(&self) -> Option<&str> {
-        self.inner.wanted.options.metadata.as_deref()
+        self.inner.wanted().options.metadata.as_deref()
     }
 
     /// The fencing token. Each new hold has a greater one than all before on its server: send it with all that is written,
@@ -393,7 +398,7 @@ impl Hold {
     pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
         self.inner.votes.servers.check(ttl)?;
         self.check()?;
-        self.inner.locks.unless_closed()?;
+        self.inner.shared().unless_closed()?;
         self.inner.prolong(Some(ttl)).await
     }
 
@@ -405,7 +410,7 @@ impl Hold {
     /// for `retry_for`: then the release goes on in the background, and nothing renews the lock any more.
     /// [`Error::NotHeld`] if it was released or detached before.
     pub async fn release(&self) -> Result<(), Error> {
-        self.inner.release().await
+        self.inner.released().await
     }
 
     /// Ends the hold here without releasing it, for another process that adopts it by keys and token. From now on nothing
@@ -427,10 +432,6 @@ impl Drop for Hold {
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = f.debug_struct("Hold");
-        text.field("keys", &self.keys())
-            .field("mode", &self.mode())
-            .field("remaining", &self.remaining())
-            .finish()
+        f.debug_struct("Hold").field("keys", &self.keys()).field("mode", &self.mode()).finish_non_exhaustive()
     }
 }

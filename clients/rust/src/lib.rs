@@ -25,6 +25,7 @@ mod memory;
 mod mode;
 mod node;
 mod options;
+mod program;
 mod protocol;
 mod quorum;
 mod request;
@@ -38,7 +39,7 @@ pub mod testing;
 mod transport;
 mod watchdog;
 
-pub use errors::{Denied, Error, NodeReply, Reason};
+pub use errors::{Details, Error, NodeReply, Reason};
 pub use hold::Hold;
 pub use hooks::Hooks;
 pub use info::{Holder, Info, Mode, Queue, Waiter};

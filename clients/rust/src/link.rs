@@ -13,7 +13,8 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout_at;
 
 use crate::errors::is_reply;
-use crate::transport::{Call, Event, Events, Reply, SILENCE, silent};
+use crate::program::Program;
+use crate::transport::{Call, Event, Events, Reply, SILENCE, Topology, Transport, silent};
 
 /// How long a connection is being opened at most, which may take several servers.
 const OPENING: Duration = Duration::from_secs(5);
@@ -22,17 +23,24 @@ const BETWEEN_OPENINGS: Duration = Duration::from_millis(10);
 /// How many connections for one call at a time there are.
 const MOST_SINGLE: usize = 32;
 
-/// Opens a connection, which has this health: one that is shared, or one for one call at a time.
-pub(crate) type Open<C> =
-    Box<dyn Fn(Option<Arc<Health>>) -> BoxFuture<'static, RedisResult<C>> + Send + Sync>;
+/// A connection of the redis crate.
+pub(crate) trait Connection: Clone + Send + Sync + 'static {
+    /// In less time the redis crate has not sent a command twice.
+    const SENT_ONCE: Duration;
+    /// Sends the command, and the one that follows it. Gives the reply to each.
+    fn exchange(self, call: Call<'_>) -> BoxFuture<'_, RedisResult<Vec<Value>>>;
+    fn subscribe(self, channel: &str) -> BoxFuture<'_, RedisResult<()>>;
+}
+
+type Open<C> = Box<dyn Fn(Option<Arc<Health>>) -> BoxFuture<'static, RedisResult<C>> + Send + Sync>;
 
 pub(crate) struct Link<C> {
+    topology: Topology,
+    program: Option<Program>,
     open: Open<C>,
     events: Events,
     shared: Mutex<Option<Live<C>>>,
-    /// Connections for one call at a time that no call uses, as old as the shared one at most.
-    idle: Mutex<Vec<C>>,
-    /// What lets such a connection be used.
+    /// What lets a connection for one call at a time be used.
     single: Semaphore,
 }
 
@@ -42,6 +50,130 @@ struct Live<C> {
     connection: Shared<BoxFuture<'static, RedisResult<C>>>,
     opened: Instant,
     health: Arc<Health>,
+    /// Connections for one call at a time that no call uses.
+    idle: Arc<Mutex<Vec<C>>>,
+}
+
+impl<C> Live<C> {
+    fn idle(&self) -> MutexGuard<'_, Vec<C>> {
+        self.idle.lock().expect("nothing panics here")
+    }
+}
+
+impl<C: Connection> Link<C> {
+    /// What opens a connection is told its health if it is to be shared, and not one for one call at a time.
+    pub(crate) fn new<R: Future<Output = RedisResult<C>> + Send + 'static>(
+        topology: Topology,
+        program: Option<Program>,
+        events: Events,
+        open: impl Fn(Option<Arc<Health>>) -> R + Send + Sync + 'static,
+    ) -> Self {
+        let (shared, single) = (Mutex::default(), Semaphore::new(MOST_SINGLE));
+        Self { topology, program, open: Box::new(move |health| open(health).boxed()), events, shared, single }
+    }
+
+    fn live(&self) -> Live<C> {
+        let mut shared = self.shared.lock().expect("nothing panics here");
+        let is_usable = |live: &Live<C>| !live.health.is_lost() || live.opened.elapsed() < BETWEEN_OPENINGS;
+        if let Some(live) = shared.as_ref().filter(|live| is_usable(live)) {
+            return live.clone();
+        }
+        let (is_lost, doubt, idle) = Default::default();
+        let health = Arc::new(Health { is_lost, doubt, events: self.events.clone() });
+        let connection = (self.open)(Some(health.clone())).shared();
+        shared.insert(Live { connection, opened: Instant::now(), health, idle }).clone()
+    }
+
+    /// Sends over the shared connection.
+    async fn send<T, F>(&self, live: &Live<C>, until: Instant, send: impl FnOnce(C) -> F) -> RedisResult<T>
+    where
+        F: Future<Output = RedisResult<T>>,
+    {
+        let Live { connection, opened, health, .. } = live;
+        let sent = async { send(connection.clone().await.inspect_err(|_| health.lose())?).await };
+        let reply = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
+        // One that is still being opened is waited for by the next command.
+        let is_spent = connection.peek().is_some() || opened.elapsed() > OPENING;
+        match &reply {
+            Err(error) if !is_reply(error) && is_spent => health.lose(),
+            Err(error) if !is_reply(error) => {}
+            _ if health.is_lost() => return Err(lost()),
+            // A former primary without replicas, or one that is a replica by now.
+            Err(error) if matches!(error.code(), Some("READONLY" | "NOREPLICAS")) => {
+                health.doubt.notify_one()
+            }
+            _ => {}
+        }
+        reply
+    }
+
+    /// Sends over a connection that no other call uses meanwhile.
+    async fn send_alone(
+        &self,
+        live: &Live<C>,
+        until: Instant,
+        call: Call<'_>,
+    ) -> RedisResult<(Value, Value)> {
+        let sent = async {
+            let _turn = self.single.acquire().await;
+            let idle = live.idle().pop();
+            let connection = match idle {
+                Some(connection) => connection,
+                None => (self.open)(None).await?,
+            };
+            let replies = exchange(connection.clone(), call).await.inspect_err(|_| live.idle().clear())?;
+            live.idle().push(connection);
+            if live.health.is_lost() { Err(lost()) } else { Ok(replies) }
+        };
+        timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()))
+    }
+}
+
+impl<C: Connection> Transport for Link<C> {
+    fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>> {
+        async move {
+            let program = self.program.as_ref().filter(|_| !call.is_reserved && call.then.is_none());
+            if let Some(program) = program
+                && let Some(reply) = program.call(call).await
+            {
+                return reply;
+            }
+            let (live, sent) = (self.live(), Instant::now());
+            let until = call.until.min(sent + SILENCE);
+            let (value, then) = match call.then {
+                Some((_, block)) => self.send_alone(&live, until + block, call).await?,
+                None => self.send(&live, until, |connection| exchange(connection, call)).await?,
+            };
+            Ok(Reply { value, then, is_alone: program.is_none() && sent.elapsed() < C::SENT_ONCE })
+        }
+        .boxed()
+    }
+
+    fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, RedisResult<()>> {
+        let subscribe = async move {
+            let until = Instant::now() + SILENCE;
+            self.send(&self.live(), until, |connection| connection.subscribe(channel)).await
+        };
+        subscribe.boxed()
+    }
+
+    fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    fn close(&self) {
+        self.shared.lock().expect("nothing panics here").take();
+    }
+}
+
+async fn exchange(connection: impl Connection, call: Call<'_>) -> RedisResult<(Value, Value)> {
+    let mut replies = connection.exchange(call).await?.into_iter().map(Value::extract_error);
+    let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
+    Ok((next()?, next()?))
+}
+
+fn lost() -> RedisError {
+    Error::new(ErrorKind::ConnectionAborted, "the connection was lost").into()
 }
 
 /// Whether a connection is used no more. What arrives over it after that does not count.
@@ -63,124 +195,15 @@ impl Health {
             (self.events)(Event::Missed);
         }
     }
-}
 
-impl<C: Clone + Send + Sync + 'static> Link<C> {
-    pub(crate) fn new(events: Events, open: Open<C>) -> Self {
-        let (shared, idle) = Default::default();
-        Self { open, events, shared, idle, single: Semaphore::new(MOST_SINGLE) }
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<C>> {
-        self.idle.lock().expect("nothing panics here")
-    }
-
-    fn live(&self) -> Live<C> {
-        let mut shared = self.shared.lock().expect("nothing panics here");
-        let is_usable = |live: &Live<C>| !live.health.is_lost() || live.opened.elapsed() < BETWEEN_OPENINGS;
-        if let Some(live) = shared.as_ref().filter(|live| is_usable(live)) {
-            return live.clone();
-        }
-        self.idle().clear();
-        let (is_lost, doubt) = Default::default();
-        let health = Arc::new(Health { is_lost, doubt, events: self.events.clone() });
-        let connection = (self.open)(Some(health.clone())).shared();
-        shared.insert(Live { connection, opened: Instant::now(), health }).clone()
-    }
-
-    /// Sends over the shared connection.
-    pub(crate) async fn send<T, F>(&self, until: Instant, send: impl FnOnce(C) -> F) -> RedisResult<T>
-    where
-        F: Future<Output = RedisResult<T>>,
-    {
-        let live = self.live();
-        let sent = async {
-            let connection = match live.connection.peek() {
-                Some(opened) => opened.clone(),
-                None => live.connection.clone().await,
-            };
-            send(connection.inspect_err(|_| live.health.lose())?).await
-        };
-        let until = until.min(Instant::now() + SILENCE);
-        let reply = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
-        // One that is still being opened is waited for by the next command.
-        let is_spent = live.connection.peek().is_some() || live.opened.elapsed() > OPENING;
-        match reply {
-            Err(ref error) if !is_reply(error) && is_spent => live.health.lose(),
-            // A former primary without replicas, or one that is a replica by now.
-            Err(ref error) if matches!(error.code(), Some("READONLY" | "NOREPLICAS")) => {
-                live.health.doubt.notify_one();
-            }
-            Ok(_) if live.health.is_lost() => return Err(lost()),
-            _ => {}
-        }
-        reply
-    }
-
-    /// Sends a command over the shared connection. If a second one follows, which blocks, they have a connection that no
-    /// other call uses meanwhile.
-    pub(crate) async fn call<F>(&self, call: Call<'_>, send: impl FnOnce(C) -> F) -> RedisResult<Reply>
-    where
-        F: Future<Output = RedisResult<(Value, Value)>>,
-    {
-        let send = async |connection| {
-            let (value, then) = send(connection).await?;
-            Ok(Reply { value: value.extract_error()?, then: then.extract_error()?, is_alone: true })
-        };
-        let Some((_, block)) = call.then else { return self.send(call.until, send).await };
-        let sent = async {
-            let (_turn, Live { health, .. }) = (self.single.acquire().await, self.live());
-            let idle = self.idle().pop();
-            let connection = match idle {
-                Some(connection) => connection,
-                None => (self.open)(None).await?,
-            };
-            let reply = send(connection.clone()).await.inspect_err(|_| self.idle().clear())?;
-            let mut idle = self.idle();
-            if health.is_lost() {
-                return Err(lost());
-            }
-            idle.push(connection);
-            Ok(reply)
-        };
-        let until = call.until.min(Instant::now() + SILENCE) + block;
-        timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()))
-    }
-
-    pub(crate) fn close(&self) {
-        self.shared.lock().expect("nothing panics here").take();
-        self.idle().clear();
-    }
-}
-
-fn lost() -> RedisError {
-    Error::new(ErrorKind::ConnectionAborted, "the connection was lost").into()
-}
-
-/// Takes each push of a connection. The redis crate drops it with the connection, also if a runtime shuts down.
-struct Pushes {
-    health: Arc<Health>,
-    is_kept: bool,
-}
-
-impl Drop for Pushes {
-    fn drop(&mut self) {
-        self.health.lose();
-    }
-}
-
-impl Health {
-    /// What the redis crate calls with each push. If the connection is kept, the redis crate opens it again.
-    pub(crate) fn pushes(self: Arc<Self>, is_kept: bool) -> impl Fn(PushInfo) -> Result<(), SendError> {
-        let pushes = Pushes { health: self, is_kept };
+    /// What the redis crate calls with each push of a connection, until it drops it.
+    pub(crate) fn pushes(self: Arc<Self>) -> impl Fn(PushInfo) -> Result<(), SendError> {
+        let listening = Listening(self);
         move |push| {
-            let Pushes { health, is_kept } = &pushes;
+            let Listening(health) = &listening;
             match (push.kind, push.data.as_slice()) {
                 (PushKind::SMessage, [_, Value::BulkString(payload)]) => {
-                    (health.events)(Event::Heard(payload));
-                }
-                (PushKind::SUnsubscribe | PushKind::Disconnection, _) if *is_kept => {
-                    (health.events)(Event::Missed);
+                    (health.events)(Event::Heard(payload))
                 }
                 // The redis crate takes the push that a subscription has ended for a reply, and gives each later reply to the
                 // wrong command.
@@ -189,5 +212,14 @@ impl Health {
             }
             Ok(())
         }
+    }
+}
+
+/// The redis crate drops it with the connection, also if a runtime shuts down.
+struct Listening(Arc<Health>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.lose();
     }
 }

@@ -9,12 +9,13 @@ use tokio::time::timeout;
 use tracing::Instrument;
 
 use crate::acquisition::{Acquisition, Grant};
-use crate::errors::{Error, Reason, passes};
+use crate::errors::{Error, Reason};
 use crate::hold::{Hold, Inner, Lease};
 use crate::info::Mode;
 use crate::node::OnDrop;
 use crate::options::Options;
 use crate::protocol::{REFUSED_FOR, Wanted};
+use crate::watchdog::Watched;
 
 /// How long a change that has timed out is settled before the call returns: the server replies, so it is not for long.
 const SETTLING: Duration = Duration::from_millis(500);
@@ -52,33 +53,33 @@ impl Hold {
             return Err(Error::Invalid("the mode changes for one key on one server".into()));
         };
         self.check()?;
-        inner.locks.unless_closed()?;
+        inner.shared().unless_closed()?;
         let Ok(changing) = inner.changing.clone().try_lock_owned() else {
             return Err(Error::Invalid("another change of the mode is open".into()));
         };
         let was = inner.lease().clone();
         let (ttl, was_open) = (was.ttl, was.is_open);
-        let command = inner.wanted.change(to, ttl, was.fence);
+        let command = inner.wanted().change(to, ttl, was.fence);
         inner.update(|lease| {
             lease.is_open = true;
             lease.mode = if to == Mode::Read { to } else { lease.mode };
         })?;
-        let options = Arc::new(Options { ttl, wait, ..(*inner.wanted.options).clone() });
-        let wanted = Wanted { options, ..(*inner.wanted).clone() };
+        let options = Arc::new(Options { ttl, wait, ..(*inner.wanted().options).clone() });
+        let wanted = Wanted { options, ..(**inner.wanted()).clone() };
         let mut unsettled = OnDrop(Some(|| {
-            let settled = settle(inner.clone(), to, was, changing).instrument(inner.wanted.span.clone());
-            inner.wanted.runtime.spawn(settled);
+            let settled = settle(inner.clone(), to, was, changing).instrument(wanted.span.clone());
+            wanted.runtime.spawn(settled);
         }));
         let mut acquisition = Acquisition::new(node, &wanted, command, false);
         let result = tokio::select! {
             biased;
             loss = self.lost() => Err(loss),
-            () = inner.locks.closing.cancelled() => Err(Error::Closed),
+            () = inner.shared().closing.cancelled() => Err(Error::Closed),
             result = acquisition.run() => result,
         };
         match &result {
             Ok(grant) => inner.granted(to, grant.expect("it is no try")),
-            Err(error) if matches!(error, Error::NotHeld { .. }) || error.is_another_type() => {
+            Err(error) if matches!(error, Error::NotHeld(_)) || error.is_another_type() => {
                 drop(inner.update(|lease| inner.lose(lease, Reason::Gone)));
             }
             Err(_) if acquisition.is_open() => {}
@@ -88,7 +89,7 @@ impl Hold {
             unsettled.0 = None;
         }
         drop(unsettled);
-        if let Err(Error::TimedOut { .. }) = result {
+        if let Err(Error::TimedOut(_)) = result {
             let _ = timeout(SETTLING, inner.changing.lock()).await;
         }
         self.check()?;
@@ -98,9 +99,8 @@ impl Hold {
 
 /// Finds out what became of a change that is open, while the hold is there.
 async fn settle(inner: Arc<Inner>, to: Mode, was: Lease, _changing: OwnedMutexGuard<()>) {
-    let (Some(node), wanted) = (inner.votes.servers.single(), &inner.wanted) else { return };
-    let ask =
-        async |command| node.ask(wanted, passes, wanted.call(&command, Instant::now() + REFUSED_FOR)).await;
+    let (Some(node), wanted) = (inner.votes.servers.single(), inner.wanted()) else { return };
+    let ask = async |command| node.ask(wanted, wanted.call(&command, Instant::now() + REFUSED_FOR)).await;
     let settled = async {
         let command = match to {
             Mode::Read => wanted.change(to, was.ttl, was.fence),

@@ -102,7 +102,7 @@ impl Request {
         let outcome = match &acquired {
             Ok(Some(_)) => "granted",
             Ok(None) => "refused",
-            Err(Error::TimedOut { .. }) => "timed out",
+            Err(Error::TimedOut(_)) => "timed out",
             Err(error) => error.name(),
         };
         reporter.waited(&wanted, began, outcome);
@@ -140,8 +140,7 @@ impl Request {
         if self.options.token.is_none() {
             return Err(Error::Invalid("adopt needs an owner token".into()));
         }
-        let kept = self.servers.adopt(&self.wanted()).await?;
-        Ok(Hold::new(kept))
+        Ok(Hold::new(self.servers.adopt(&self.wanted()).await?))
     }
 
     /// Releases what the owner token holds.
@@ -151,7 +150,7 @@ impl Request {
     }
 
     fn wanted(&self) -> Arc<Wanted> {
-        Arc::new(Wanted::new(&self.keys, &self.servers.shared.settings.prefix, self.mode, &self.options))
+        Arc::new(Wanted::new(&self.keys, &self.servers.shared.prefix, self.mode, &self.options))
     }
 
     fn check(&self) -> Result<(), Error> {

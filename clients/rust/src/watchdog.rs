@@ -9,21 +9,19 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use crate::clock::Moment;
-use crate::errors::Error;
+use crate::errors::Result;
+use crate::shared::Shared;
 
 /// How long the thread sleeps at most: its timer stands still while the machine sleeps, and a hold may be over by then.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// A hold, as it is looked after. What takes time it does on its own runtime.
+/// A hold, as it is looked after.
 pub(crate) trait Watched: Send + Sync {
-    /// The `Locks` that it is of.
-    fn locks(&self) -> u64;
-    /// Renews it if that is due, and ends it if its time is over.
-    fn look(self: Arc<Self>);
-    /// Asks the server whether it has the hold.
-    fn confirm(self: Arc<Self>);
-    /// Releases it.
-    fn close(self: Arc<Self>) -> BoxFuture<'static, Result<(), Error>>;
+    fn shared(&self) -> &Arc<Shared>;
+    /// Renews it in the background if that is due, and ends it if its time is over. If it is in doubt whether the server has
+    /// the hold, that is asked.
+    fn look(self: Arc<Self>, is_in_doubt: bool);
+    fn release(self: Arc<Self>) -> BoxFuture<'static, Result<()>>;
 }
 
 /// When something of a hold is due, and the number of the hold.
@@ -47,10 +45,10 @@ static WATCHDOG: LazyLock<Watchdog> = LazyLock::new(|| {
     Watchdog { live: Mutex::default(), wake: Condvar::new() }
 });
 
-/// Another number for each call.
-pub(crate) fn number() -> u64 {
+/// What a new hold has: nothing is due, and it has a number of its own.
+pub(crate) fn never() -> Due {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
+    (Moment::NEVER, NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Has a live hold looked at when something is due, instead of before.
@@ -68,9 +66,9 @@ pub(crate) fn unwatch(due: Due) {
 }
 
 /// The live holds of a `Locks`.
-pub(crate) fn holds(locks: u64) -> Vec<Arc<dyn Watched>> {
+pub(crate) fn holds(locks: &Arc<Shared>) -> Vec<Arc<dyn Watched>> {
     let all: Vec<_> = WATCHDOG.live().holds.values().filter_map(Weak::upgrade).collect();
-    all.into_iter().filter(|hold| hold.locks() == locks).collect()
+    all.into_iter().filter(|hold| Arc::ptr_eq(hold.shared(), locks)).collect()
 }
 
 impl Watchdog {
@@ -83,7 +81,7 @@ impl Watchdog {
         loop {
             let now = Moment::now();
             for hold in live.holds.range(..=(now, u64::MAX)).filter_map(|(_, hold)| hold.upgrade()) {
-                hold.look();
+                hold.look(false);
             }
             let later = live.holds.range((now, u64::MAX)..).next();
             live.next = later.map_or(Moment::NEVER, |((at, _), _)| *at).min(now.after(LONGEST_SLEEP));
