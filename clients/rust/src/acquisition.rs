@@ -38,8 +38,6 @@ pub(crate) struct Grant {
 /// What follows from one copy of a request.
 enum Step {
     Granted(Grant),
-    /// Others have the lock, and that is all the caller wanted to know.
-    Refused,
     /// The request has to be sent again at once.
     Again,
     /// The lock was refused, and the request cannot wait by a message.
@@ -100,7 +98,7 @@ pub(crate) struct Acquisition<'a> {
     wanted: &'a Wanted,
     /// The command without a wait.
     command: Cmd,
-    /// A refusal gives nothing, and is no error.
+    /// Nobody reads who has the lock.
     is_try: bool,
     /// If it is dropped without a grant, what may be left of it on the server is ended in the background.
     pub(crate) ends: bool,
@@ -135,8 +133,8 @@ impl<'a> Acquisition<'a> {
         self.is_loose || self.is_queued
     }
 
-    /// Sends the request until it is granted or over. A refusal gives nothing if the caller wanted to know just that.
-    pub(crate) async fn run(&mut self) -> Result<Option<Grant>> {
+    /// Sends the request until it is granted or over.
+    pub(crate) async fn run(&mut self) -> Result<Grant> {
         loop {
             let is_over = self.pace.is_over();
             if is_over || self.last.is_some() && Instant::now() >= self.pace.limit() {
@@ -145,9 +143,8 @@ impl<'a> Acquisition<'a> {
             let pauses = match self.send().await {
                 Ok(Step::Granted(grant)) => {
                     self.ends = false;
-                    return Ok(Some(grant));
+                    return Ok(grant);
                 }
-                Ok(Step::Refused) => return Ok(None),
                 Ok(Step::Again) => continue,
                 Ok(Step::Poll) => &POLLING,
                 Err(Error::Redis(error)) if passes(&error) => {
@@ -166,11 +163,11 @@ impl<'a> Acquisition<'a> {
         if !is_timed_out {
             return Error::no_answer(keys, waited, self.last.clone());
         }
-        let holders = self.node.holders(&self.wanted.full, HOLDERS_REPLY).await;
-        Error::TimedOut(Details {
-            holders,
-            ..Details::new(keys, format!("timed out after {}", rounded(waited)))
-        })
+        let mut details = Details::new(keys, format!("timed out after {}", rounded(waited)));
+        if !self.is_try {
+            details.holders = self.node.holders(&self.wanted.full, HOLDERS_REPLY).await;
+        }
+        Error::TimedOut(details)
     }
 
     /// Sends the request once, and waits for what comes of it.
@@ -215,7 +212,6 @@ impl<'a> Acquisition<'a> {
                 (self.is_queued, self.waits, self.pace.pauses) = (true, true, 0);
                 self.wait(ticket, answer.sent, wait).await
             }
-            _ if self.is_try => Ok(Step::Refused),
             _ if self.pace.is_once => Err(self.failed(true).await),
             // If it has waited already, it wants a channel and may not have one.
             _ if std::mem::replace(&mut self.waits, true) => Ok(Step::Poll),

@@ -10,8 +10,7 @@ use redis::{
     AsyncConnectionConfig, Client, ErrorKind, ProtocolVersion, RedisError, RedisResult, Value, cmd, pipe,
 };
 
-use crate::link::{Connection, Health, Link};
-use crate::program::Program;
+use crate::link::{Connection, Health, Link, Program};
 use crate::server::Server;
 use crate::transport::{Call, SILENCE, Topology};
 

@@ -231,16 +231,11 @@ pub(crate) fn rounded(duration: Duration) -> String {
 }
 
 impl StdError for Error {
-    /// What is not said by the text of this error. An error of the redis crate that only passes on another one is left
-    /// out, so that no text comes twice; [`Error::redis`] gives it.
+    /// What is not said by the text of this error. The errors below it are in that text; [`Error::redis`] gives the one of the
+    /// redis crate.
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         let details = self.details().filter(|details| !details.text.is_empty())?;
-        match &**details.cause.as_ref()? {
-            Error::Redis(error) => {
-                Some(error.source().filter(|source| source.to_string() == error.to_string()).unwrap_or(error))
-            }
-            error => Some(error),
-        }
+        Some(details.cause.as_deref()?)
     }
 }
 

@@ -6,22 +6,25 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio::time::timeout;
 use tracing::Instrument;
 
-use crate::acquisition::Grant;
+use crate::acquisition::{Acquisition, Grant};
 use crate::clock::Moment;
 use crate::errors::{Details, Error, Reason};
 use crate::info::Mode;
-use crate::node::repeat;
-use crate::protocol::Wanted;
+use crate::node::{OnDrop, repeat};
+use crate::options::Options;
+use crate::protocol::{REFUSED_FOR, Wanted};
 use crate::quorum::{Kept, Votes};
 use crate::shared::Shared;
 use crate::watchdog::{self, Due, LONGEST_SLEEP, Watched};
 
 /// After which time a hold without `max_hold` is worth a warning.
 const LONG_HOLD: Duration = Duration::from_secs(60 * 60);
+/// How long a change that has timed out is settled before the call returns: the server replies, so it is not for long.
+const SETTLING: Duration = Duration::from_millis(500);
 /// A confirmation asks for no more than this.
 const NO_LONGER: Duration = Duration::from_millis(1);
 
@@ -40,18 +43,18 @@ pub(crate) struct Inner {
     /// Held while a command that prolongs the hold is on its way.
     extending: tokio::sync::Mutex<()>,
     /// Held while a change of mode is open.
-    pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
+    changing: Arc<tokio::sync::Mutex<()>>,
     lease: Mutex<Lease>,
     ended: Notify,
 }
 
 /// What is known of a hold. It reads no clock.
 #[derive(Clone)]
-pub(crate) struct Lease {
+struct Lease {
     pub(crate) mode: Mode,
     /// 0 for a quorum.
     pub(crate) fence: i64,
-    pub(crate) ttl: Duration,
+    ttl: Duration,
     /// When the program learned of the grant.
     granted: Moment,
     valid_until: Moment,
@@ -61,7 +64,7 @@ pub(crate) struct Lease {
     /// When its age is worth a warning.
     warn_at: Moment,
     /// The server may have changed the mode and the fencing token, so renewals name none.
-    pub(crate) is_open: bool,
+    is_open: bool,
     /// What the last renewal said, unless one has succeeded since.
     failed: Option<Error>,
     /// Nothing while it is live; then why it is not.
@@ -104,7 +107,7 @@ impl Inner {
         &self.votes.wanted
     }
 
-    pub(crate) fn lease(&self) -> MutexGuard<'_, Lease> {
+    fn lease(&self) -> MutexGuard<'_, Lease> {
         self.lease.lock().expect("nothing panics while a lease is locked")
     }
 
@@ -124,14 +127,14 @@ impl Inner {
         lease.failed = None;
     }
 
-    pub(crate) fn lose(&self, lease: &mut Lease, reason: Reason) {
+    fn lose(&self, lease: &mut Lease, reason: Reason) {
         let last = lease.failed.clone().filter(|_| reason == Reason::Expired);
         let details = Details::new(&self.wanted().keys, format!("the lock was lost, {reason}"));
         lease.ended = Some(Error::Lost { reason, details: details.caused_by(last) });
     }
 
     /// Changes the lease of a live hold, and does what follows if that ends it. The error is what is wrong with it then.
-    pub(crate) fn update(&self, change: impl FnOnce(&mut Lease)) -> Result<(), Error> {
+    fn update(&self, change: impl FnOnce(&mut Lease)) -> Result<(), Error> {
         let now = Moment::now();
         let mut lease = self.lease();
         if let Some(error) = &lease.ended {
@@ -210,34 +213,31 @@ impl Inner {
         });
         let (Some(ttl), Ok(_extending)) = (due, self.extending.try_lock()) else { return };
         // A reply may be waited for in vain, so it is not waited for long.
-        if let Err(error) = self.extend(Instant::now() + ttl / 4, Some(ttl)).await
+        if let Err(error) = self.extend(Instant::now() + ttl / 4, ttl).await
             && self.update(|_| {}).is_ok()
         {
             reporter.renewal_failed(wanted, &error);
         }
     }
 
-    /// Sends an extension until it is answered. Without a ttl it only asks.
-    async fn prolong(&self, ttl: Option<Duration>) -> Result<(), Error> {
+    /// Sends an extension until it is answered.
+    async fn prolong(&self, ttl: Duration) -> Result<(), Error> {
         let _extending = self.extending.lock().await; // for as long as a renewal may take
         let until = Instant::now() + self.shared().retry_for;
         repeat(&self.wanted().keys, until, || self.extend(until, ttl)).await
     }
 
     /// Sends one extension. The caller has `extending`. What is wrong with the hold comes before another error.
-    async fn extend(&self, until: Instant, ttl: Option<Duration>) -> Result<(), Error> {
-        let (mut asked, mut fence, mut remaining) = (NO_LONGER, None, Duration::ZERO);
-        self.update(|lease| {
-            asked = ttl.map_or(NO_LONGER, |ttl| ttl.max(lease.ttl));
-            (fence, remaining) = (lease.named(), lease.valid_until.remaining());
-        })?;
+    async fn extend(&self, until: Instant, ttl: Duration) -> Result<(), Error> {
+        let (mut fence, mut remaining) = (None, Duration::ZERO);
+        self.update(|lease| (fence, remaining) = (lease.named(), lease.valid_until.remaining()))?;
         let (sent, until) = (Moment::now(), until.min(Instant::now() + remaining));
-        let answer = match self.votes.extend(until, asked, fence).await {
+        let answer = match self.votes.extend(until, ttl, fence).await {
             Err(error) if error.is_another_type() => Ok(false),
             answer => answer,
         };
         self.update(|lease| match &answer {
-            Ok(true) => self.lengthen(lease, sent, asked),
+            Ok(true) => self.lengthen(lease, sent, ttl),
             Ok(false) if fence == lease.named() => self.lose(lease, Reason::Gone),
             Ok(false) => {} // it is about another fencing token
             Err(error) => lease.failed = Some(error.clone().explained(&self.wanted().keys)),
@@ -292,7 +292,7 @@ impl Watched for Inner {
         let Wanted { runtime, span, .. } = &*self.wanted().clone();
         let looked = async move {
             if is_in_doubt {
-                let ttl = self.is_renewed().then(|| self.lease().ttl);
+                let ttl = if self.is_renewed() { self.lease().ttl } else { NO_LONGER };
                 let _ = self.prolong(ttl).await;
             } else {
                 self.renew().await;
@@ -399,7 +399,8 @@ impl Hold {
         self.inner.votes.servers.check(ttl)?;
         self.check()?;
         self.inner.shared().unless_closed()?;
-        self.inner.prolong(Some(ttl)).await
+        let ttl = ttl.max(self.inner.lease().ttl);
+        self.inner.prolong(ttl).await
     }
 
     /// Releases the hold. If the future is dropped, the release goes on in the background.
@@ -433,5 +434,106 @@ impl Drop for Hold {
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold").field("keys", &self.keys()).field("mode", &self.mode()).finish_non_exhaustive()
+    }
+}
+
+/// Changes of the mode. While one is open the hold is renewed without naming its fencing token, because the server may have given
+/// it another one.
+impl Hold {
+    /// Makes a reader the writer, in one step, and gives the new fencing token. It waits until the other readers are gone,
+    /// at most this long; without a limit, as long as that takes. It works for one key on one server, and not while another
+    /// change of mode is open.
+    ///
+    /// If the future is dropped, or the wait is over, the hold is still valid. Whether it is a reader or the writer then is
+    /// found out in the background, and [`mode`](Hold::mode) tells.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Deadlock`] if another reader of the key waits for its own upgrade already. [`Error::TimedOut`],
+    /// [`Error::NoAnswer`], [`Error::Lost`].
+    pub async fn upgrade(&self, wait: impl Into<Option<Duration>>) -> Result<i64, Error> {
+        self.change(Mode::Write, wait.into()).await
+    }
+
+    /// Makes the writer a reader, in one step with no writer in between, and gives the new fencing token. It works for one
+    /// key on one server, and not while another change of mode is open. The hold counts as a reader's from the first attempt
+    /// on. Without a reply, or if the future is dropped, it goes on in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoAnswer`] if no reply came for `retry_for`, and [`Error::Lost`].
+    pub async fn downgrade(&self) -> Result<i64, Error> {
+        self.change(Mode::Read, Some(Duration::ZERO)).await
+    }
+
+    async fn change(&self, to: Mode, wait: Option<Duration>) -> Result<i64, Error> {
+        let inner = &self.inner;
+        let Some(node) = inner.votes.servers.single().filter(|_| self.keys().len() == 1) else {
+            return Err(Error::Invalid("the mode changes for one key on one server".into()));
+        };
+        self.check()?;
+        inner.shared().unless_closed()?;
+        let Ok(changing) = inner.changing.clone().try_lock_owned() else {
+            return Err(Error::Invalid("another change of the mode is open".into()));
+        };
+        let was = inner.lease().clone();
+        let options = Options { ttl: was.ttl, wait, ..(*inner.wanted().options).clone() };
+        let wanted = Wanted { options: Arc::new(options), ..(**inner.wanted()).clone() };
+        let command = wanted.change(to, was.ttl, was.fence);
+        inner.update(|lease| {
+            lease.is_open = true;
+            lease.mode = if to == Mode::Read { to } else { lease.mode };
+        })?;
+        let was_open = was.is_open;
+        let mut unsettled = OnDrop(Some(|| {
+            let settled = settle(inner.clone(), to, was, changing).instrument(wanted.span.clone());
+            wanted.runtime.spawn(settled);
+        }));
+        let mut acquisition = Acquisition::new(node, &wanted, command, false);
+        let result = tokio::select! {
+            biased;
+            loss = self.lost() => Err(loss),
+            () = inner.shared().closing.cancelled() => Err(Error::Closed),
+            result = acquisition.run() => result,
+        };
+        let is_open = result.is_err() && acquisition.is_open();
+        if !is_open {
+            unsettled.0 = None;
+        }
+        drop(unsettled);
+        match &result {
+            Ok(grant) => inner.granted(to, *grant),
+            Err(error) if matches!(error, Error::NotHeld(_)) || error.is_another_type() => {
+                drop(inner.update(|lease| inner.lose(lease, Reason::Gone)));
+            }
+            Err(_) if !is_open => drop(inner.update(|lease| lease.is_open = was_open)),
+            Err(Error::TimedOut(_)) => drop(timeout(SETTLING, inner.changing.lock()).await),
+            Err(_) => {}
+        }
+        self.check()?;
+        result.map(|grant| grant.fence)
+    }
+}
+
+/// Finds out what became of a change that is open, while the hold is there.
+async fn settle(inner: Arc<Inner>, to: Mode, was: Lease, _changing: OwnedMutexGuard<()>) {
+    let (Some(node), wanted) = (inner.votes.servers.single(), inner.wanted()) else { return };
+    let ask = async |command| node.ask(wanted, wanted.call(&command, Instant::now() + REFUSED_FOR)).await;
+    let settled = async {
+        let command = match to {
+            Mode::Read => wanted.change(to, was.ttl, was.fence),
+            // If it waited until now, it was not granted.
+            Mode::Write if ask(wanted.withdraw()).await?.number > 0 => return Ok(()),
+            Mode::Write => wanted.adopt(to, was.ttl),
+        };
+        let answer = ask(command).await?;
+        if answer.number > 0 {
+            inner.granted(to, Grant { fence: answer.number, from: answer.sent });
+        }
+        Ok::<_, Error>(())
+    };
+    tokio::select! {
+        _ = inner.over() => {}
+        _ = settled => {}
     }
 }

@@ -22,10 +22,8 @@ mod listener;
 mod locks;
 #[cfg(feature = "testing")]
 mod memory;
-mod mode;
 mod node;
 mod options;
-mod program;
 mod protocol;
 mod quorum;
 mod request;

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
-use redis::aio::SendError;
-use redis::{PushInfo, PushKind, RedisError, RedisResult, Value};
+use redis::aio::{ConnectionLike, SendError};
+use redis::{Cmd, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout_at;
 
 use crate::errors::is_reply;
-use crate::program::Program;
 use crate::transport::{Call, Event, Events, Reply, SILENCE, Topology, Transport, silent};
 
 /// How long a connection is being opened at most, which may take several servers.
@@ -84,48 +83,42 @@ impl<C: Connection> Link<C> {
         shared.insert(Live { connection, opened: Instant::now(), health, idle }).clone()
     }
 
-    /// Sends over the shared connection.
-    async fn send<T, F>(&self, live: &Live<C>, until: Instant, send: impl FnOnce(C) -> F) -> RedisResult<T>
-    where
-        F: Future<Output = RedisResult<T>>,
-    {
-        let Live { connection, opened, health, .. } = live;
-        let sent = async { send(connection.clone().await.inspect_err(|_| health.lose())?).await };
+    /// Waits for a reply, and notes what it says of the connections.
+    async fn noted<T>(
+        &self,
+        live: &Live<C>,
+        until: Instant,
+        sent: impl Future<Output = RedisResult<T>>,
+    ) -> RedisResult<T> {
         let reply = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
         // One that is still being opened is waited for by the next command.
-        let is_spent = connection.peek().is_some() || opened.elapsed() > OPENING;
+        let is_spent = live.connection.peek().is_some() || live.opened.elapsed() > OPENING;
         match &reply {
-            Err(error) if !is_reply(error) && is_spent => health.lose(),
+            Err(error) if !is_reply(error) && is_spent => live.health.lose(),
             Err(error) if !is_reply(error) => {}
-            _ if health.is_lost() => return Err(lost()),
+            _ if live.health.is_lost() => return Err(lost()),
             // A former primary without replicas, or one that is a replica by now.
             Err(error) if matches!(error.code(), Some("READONLY" | "NOREPLICAS")) => {
-                health.doubt.notify_one()
+                live.health.doubt.notify_one()
             }
             _ => {}
         }
         reply
     }
 
-    /// Sends over a connection that no other call uses meanwhile.
-    async fn send_alone(
-        &self,
-        live: &Live<C>,
-        until: Instant,
-        call: Call<'_>,
-    ) -> RedisResult<(Value, Value)> {
-        let sent = async {
-            let _turn = self.single.acquire().await;
-            let idle = live.idle().pop();
-            let connection = match idle {
-                Some(connection) => connection,
-                None => (self.open)(None).await?,
-            };
-            let replies = exchange(connection.clone(), call).await.inspect_err(|_| live.idle().clear())?;
-            live.idle().push(connection);
-            if live.health.is_lost() { Err(lost()) } else { Ok(replies) }
+    async fn exchange(&self, live: &Live<C>, call: Call<'_>) -> RedisResult<(Value, Value)> {
+        if call.then.is_none() {
+            return exchange(live.connection.clone().await?, call).await;
+        }
+        let _turn = self.single.acquire().await;
+        let idle = live.idle().pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => (self.open)(None).await?,
         };
-        timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()))
+        let replies = exchange(connection.clone(), call).await?;
+        live.idle().push(connection);
+        Ok(replies)
     }
 }
 
@@ -139,22 +132,20 @@ impl<C: Connection> Transport for Link<C> {
                 return reply;
             }
             let (live, sent) = (self.live(), Instant::now());
-            let until = call.until.min(sent + SILENCE);
-            let (value, then) = match call.then {
-                Some((_, block)) => self.send_alone(&live, until + block, call).await?,
-                None => self.send(&live, until, |connection| exchange(connection, call)).await?,
-            };
+            let until = call.until.min(sent + SILENCE) + call.then.map_or(Duration::ZERO, |(_, block)| block);
+            let (value, then) = self.noted(&live, until, self.exchange(&live, call)).await?;
             Ok(Reply { value, then, is_alone: program.is_none() && sent.elapsed() < C::SENT_ONCE })
         }
         .boxed()
     }
 
     fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, RedisResult<()>> {
-        let subscribe = async move {
-            let until = Instant::now() + SILENCE;
-            self.send(&self.live(), until, |connection| connection.subscribe(channel)).await
-        };
-        subscribe.boxed()
+        async move {
+            let live = self.live();
+            let subscribed = async { live.connection.clone().await?.subscribe(channel).await };
+            self.noted(&live, Instant::now() + SILENCE, subscribed).await
+        }
+        .boxed()
     }
 
     fn topology(&self) -> &Topology {
@@ -163,6 +154,30 @@ impl<C: Connection> Transport for Link<C> {
 
     fn close(&self) {
         self.shared.lock().expect("nothing panics here").take();
+    }
+}
+
+/// A connection of the program's. What instruments it sees the commands of calls.
+pub(crate) struct Program(Box<dyn Fn(Cmd) -> BoxFuture<'static, RedisResult<Value>> + Send + Sync>);
+
+impl Program {
+    pub(crate) fn new(connection: impl ConnectionLike + Clone + Send + Sync + 'static) -> Self {
+        Self(Box::new(move |command| {
+            let mut connection = connection.clone();
+            async move { connection.req_packed_command(&command).await }.boxed()
+        }))
+    }
+
+    /// Sends a command. It is nothing if there is no reply for half the time: the connection may be silent, or busy with a
+    /// command that blocks.
+    async fn call(&self, call: Call<'_>) -> Option<RedisResult<Reply>> {
+        let now = Instant::now();
+        let until = now + (call.until.saturating_duration_since(now) / 2).min(SILENCE);
+        let reply = timeout_at(until.into(), (self.0)(call.command.clone())).await.ok()?;
+        match reply.and_then(Value::extract_error) {
+            Err(error) if !is_reply(&error) => None,
+            reply => Some(reply.map(|value| Reply { value, then: Value::Nil, is_alone: true })),
+        }
     }
 }
 

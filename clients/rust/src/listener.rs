@@ -22,7 +22,6 @@ const POLLING_FOR: Duration = Duration::from_secs(30);
 
 /// What the waits at one server share.
 pub(crate) struct Listener {
-    own: Weak<Self>,
     pub(crate) transport: Arc<dyn Transport>,
     shared: Arc<Shared>,
     state: Mutex<State>,
@@ -68,7 +67,7 @@ impl Listener {
                     listener.take(event);
                 }
             }));
-            Self { own: own.clone(), transport, shared: shared.clone(), state: Mutex::default() }
+            Self { transport, shared: shared.clone(), state: Mutex::default() }
         })
     }
 
@@ -87,7 +86,7 @@ impl Listener {
     }
 
     /// What a request for a key waits by, if there is a channel. With `opens` it subscribes to one if there is none.
-    pub(crate) fn ticket(&self, key: &str, opens: bool) -> Option<Ticket> {
+    pub(crate) fn ticket(self: &Arc<Self>, key: &str, opens: bool) -> Option<Ticket> {
         let (slot, mut state) = (self.slot(key), self.state());
         let is_channel_new = !state.channels.contains_key(&slot);
         if state.denied.is_some_and(|until| Instant::now() < until) || is_channel_new && !opens {
@@ -103,16 +102,16 @@ impl Listener {
         }
         let (channel, tag, (sender, message)) = (channel.name.clone(), draw(), oneshot::channel());
         state.tickets.insert(tag.clone(), (slot, sender));
-        Some(Ticket { tag, channel, message, is_channel_new, listener: self.own.upgrade()? })
+        Some(Ticket { tag, channel, message, is_channel_new, listener: self.clone() })
     }
 
     /// Subscribes in the background. Then requests are sent again, because a message may have been missed.
-    fn subscribe(&self, slot: u16, channel: &mut Channel) {
-        let (Some(listener), Ok(runtime)) = (self.own.upgrade(), Handle::try_current()) else { return };
+    fn subscribe(self: &Arc<Self>, slot: u16, channel: &mut Channel) {
+        let Ok(runtime) = Handle::try_current() else { return };
         if std::mem::replace(&mut channel.is_subscribing, true) {
             return;
         }
-        let name = channel.name.clone();
+        let (listener, name) = (self.clone(), channel.name.clone());
         runtime.spawn(async move {
             let subscribed = listener.transport.listen(&name).await;
             let mut state = listener.state();
@@ -135,7 +134,7 @@ impl Listener {
     }
 
     /// Whether a request was refused because of its channel. It has to be sent again.
-    pub(crate) fn refused(&self, key: &str, error: &RedisError) -> bool {
+    pub(crate) fn refused(self: &Arc<Self>, key: &str, error: &RedisError) -> bool {
         let (slot, mut state) = (self.slot(key), self.state());
         match error.code() {
             Some("NOPERM") if error.to_string().contains("channel") => self.deny(&mut state, slot, error),
@@ -147,7 +146,7 @@ impl Listener {
         true
     }
 
-    fn take(&self, event: Event<'_>) {
+    fn take(self: &Arc<Self>, event: Event<'_>) {
         let mut state = self.state();
         match event {
             // Others may send to the channel: a tag that is not known is ignored.

@@ -1,6 +1,6 @@
 //! The words of the commands, and what the replies mean. It sends nothing.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisError, Value};
@@ -171,10 +171,10 @@ fn milliseconds(duration: Duration) -> u64 {
 
 /// The metadata of requests that have none. It tells an operator where to look for the owner.
 fn who_asks() -> String {
-    static HOST: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
-        let read = |path| std::fs::read_to_string(path).ok().map(|name| name.trim().to_owned());
-        let known = read("/proc/sys/kernel/hostname").or_else(|| std::env::var("HOSTNAME").ok());
-        known.filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".into())
+    static HOST: LazyLock<String> = LazyLock::new(|| {
+        let known =
+            std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::env::var("HOSTNAME"));
+        known.map_or("unknown".into(), |name| name.trim().to_owned())
     });
     let mut text = format!("host={} pid={}", *HOST, std::process::id());
     if let Some(name) = std::thread::current().name().filter(|name| !name.starts_with("tokio-")) {

@@ -68,17 +68,13 @@ impl Servers {
         self.nodes.first().filter(|_| self.quorum.is_none())
     }
 
-    pub(crate) async fn acquire(
-        self: &Arc<Self>,
-        wanted: &Arc<Wanted>,
-        is_try: bool,
-    ) -> Result<Option<Kept>> {
+    pub(crate) async fn acquire(self: &Arc<Self>, wanted: &Arc<Wanted>, is_try: bool) -> Result<Kept> {
         let Some(quorum) = &self.quorum else {
             let command = wanted.lock(wanted.options.ttl);
             let mut acquisition = Acquisition::new(&self.nodes[0], wanted, command, is_try);
             acquisition.ends = true;
             let grant = acquisition.run().await?;
-            return Ok(grant.map(|grant| (Votes::new(self, wanted), grant)));
+            return Ok((Votes::new(self, wanted), grant));
         };
         let (mut pace, mut last) = (Pace::new(wanted, &self.shared, is_try), Tally::default());
         loop {
@@ -92,15 +88,12 @@ impl Servers {
             let tally = votes.ask(pace.deadline, is_enough, take).await;
             if tally.is_granted() && Moment::now().since(sent) < self.counted(wanted.options.ttl) {
                 unended.0 = None; // the other nodes may still grant
-                return Ok(Some((votes, Grant { fence: 0, from: sent })));
+                return Ok((votes, Grant { fence: 0, from: sent }));
             }
             // The next attempt would find what this one was given.
             votes.end_all(Instant::now() + LATE_END).await;
             unended.0 = None;
             let is_refused = tally.is_refused();
-            if is_refused && is_try {
-                return Ok(None);
-            }
             if is_refused {
                 pace.contact = Some(Instant::now());
             }

@@ -70,8 +70,7 @@ impl Request {
     /// [`Error::TimedOut`] at the end of the `wait`: others have the lock. [`Error::NoAnswer`] if no reply comes from the
     /// server: after `retry_for` if there never was one, else after `retry_wait_for`. All others except [`Error::Lost`].
     pub async fn acquire(&self) -> Result<Hold, Error> {
-        let hold = self.take(false).await?;
-        Ok(hold.expect("a refusal is an error"))
+        self.take(false).await
     }
 
     /// Sends the request once, and gives nothing if others hold the lock or wait for it.
@@ -80,10 +79,13 @@ impl Request {
     ///
     /// As [`acquire`](Request::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Hold>, Error> {
-        self.take(true).await
+        match self.take(true).await {
+            Err(Error::TimedOut(_)) => Ok(None),
+            acquired => acquired.map(Some),
+        }
     }
 
-    async fn take(&self, is_try: bool) -> Result<Option<Hold>, Error> {
+    async fn take(&self, is_try: bool) -> Result<Hold, Error> {
         self.check()?;
         // `close` waits until what was begun has ended.
         let _running = self.servers.shared.tracker.token();
@@ -100,13 +102,13 @@ impl Request {
         let acquired = acquired.instrument(info_span!("slock.acquire", lock = wanted.label())).await;
         cancelled.0 = None;
         let outcome = match &acquired {
-            Ok(Some(_)) => "granted",
-            Ok(None) => "refused",
+            Ok(_) => "granted",
+            Err(Error::TimedOut(_)) if is_try => "refused",
             Err(Error::TimedOut(_)) => "timed out",
             Err(error) => error.name(),
         };
         reporter.waited(&wanted, began, outcome);
-        Ok(acquired?.map(Hold::new))
+        Ok(Hold::new(acquired?))
     }
 
     /// Runs the work under the lock: it waits as [`acquire`](Request::acquire), runs the work, and releases. The work gets the
