@@ -1,7 +1,7 @@
 //! A lock that was granted: what is known of it, its release, and its end for the program.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use crate::acquisition::{Acquisition, Grant};
 use crate::clock::Moment;
-use crate::errors::{Details, Error, Reason};
+use crate::errors::{Details, Error, Reason, Result};
 use crate::info::Mode;
 use crate::node::{OnDrop, repeat};
 use crate::options::Options;
@@ -38,11 +38,12 @@ pub struct Hold {
 }
 
 pub(crate) struct Inner {
-    own: Weak<Self>,
     pub(crate) votes: Arc<Votes>,
     /// Held while a command that prolongs the hold is on its way.
     extending: tokio::sync::Mutex<()>,
-    /// Held while a change of mode is open.
+    /// Held by a call that changes the mode.
+    calling: tokio::sync::Mutex<()>,
+    /// Held until it is known what became of the change.
     changing: Arc<tokio::sync::Mutex<()>>,
     lease: Mutex<Lease>,
     ended: Notify,
@@ -51,9 +52,9 @@ pub(crate) struct Inner {
 /// What is known of a hold. It reads no clock.
 #[derive(Clone)]
 struct Lease {
-    pub(crate) mode: Mode,
+    mode: Mode,
     /// 0 for a quorum.
-    pub(crate) fence: i64,
+    fence: i64,
     ttl: Duration,
     /// When the program learned of the grant.
     granted: Moment,
@@ -68,7 +69,7 @@ struct Lease {
     /// What the last renewal said, unless one has succeeded since.
     failed: Option<Error>,
     /// Nothing while it is live; then why it is not.
-    pub(crate) ended: Option<Error>,
+    ended: Option<Error>,
 }
 
 impl Lease {
@@ -81,29 +82,26 @@ impl Lease {
 impl Inner {
     fn new((votes, grant): Kept) -> Arc<Self> {
         let (granted, options) = (Moment::now(), &votes.wanted.options);
-        let lease = Lease {
+        let lease = Mutex::new(Lease {
             mode: votes.wanted.mode,
             fence: grant.fence,
             ttl: options.ttl,
             granted,
-            valid_until: Moment::default(),
-            renew_at: Moment::default(),
+            valid_until: grant.from.after(votes.servers.counted(options.ttl)),
+            renew_at: grant.from.after(options.ttl / 3),
             due: watchdog::never(),
             warn_at: if options.max_hold.is_none() { granted.after(LONG_HOLD) } else { Moment::NEVER },
             is_open: false,
             failed: None,
             ended: None,
-        };
-        let inner = Arc::new_cyclic(|own: &Weak<Self>| {
-            let (extending, changing, ended) = Default::default();
-            Self { own: own.clone(), votes, extending, changing, lease: Mutex::new(lease), ended }
         });
-        inner.lengthen(&mut inner.lease(), grant.from, inner.wanted().options.ttl);
+        let (extending, calling, changing, ended) = Default::default();
+        let inner = Arc::new(Self { votes, extending, calling, changing, lease, ended });
         let _ = inner.update(|_| {});
         inner
     }
 
-    pub(crate) fn wanted(&self) -> &Arc<Wanted> {
+    fn wanted(&self) -> &Arc<Wanted> {
         &self.votes.wanted
     }
 
@@ -112,7 +110,7 @@ impl Inner {
     }
 
     /// Notes that the server gave the hold in this mode.
-    pub(crate) fn granted(&self, mode: Mode, grant: Grant) {
+    pub(crate) fn granted(self: &Arc<Self>, mode: Mode, grant: Grant) {
         let _ = self.update(|lease| {
             (lease.mode, lease.fence, lease.is_open) = (mode, grant.fence, false);
             self.lengthen(lease, grant.from, lease.ttl);
@@ -134,7 +132,7 @@ impl Inner {
     }
 
     /// Changes the lease of a live hold, and does what follows if that ends it. The error is what is wrong with it then.
-    fn update(&self, change: impl FnOnce(&mut Lease)) -> Result<(), Error> {
+    fn update(self: &Arc<Self>, change: impl FnOnce(&mut Lease)) -> Result<()> {
         let now = Moment::now();
         let mut lease = self.lease();
         if let Some(error) = &lease.ended {
@@ -150,7 +148,7 @@ impl Inner {
             let next = if self.is_renewed() { lease.renew_at } else { Moment::NEVER };
             let (before, due) = (lease.due, (self.end(&lease).min(next), lease.due.1));
             if due != before {
-                watchdog::watch(before, due, self.own.clone());
+                watchdog::watch(before, due, Arc::downgrade(self) as _);
                 lease.due = due;
             }
             return Ok(());
@@ -185,7 +183,7 @@ impl Inner {
     }
 
     /// Ends with the hold, and gives what is wrong with it then.
-    pub(crate) async fn over(&self) -> Error {
+    async fn over(self: &Arc<Self>) -> Error {
         loop {
             let mut ended = std::pin::pin!(self.ended.notified());
             ended.as_mut().enable();
@@ -198,7 +196,7 @@ impl Inner {
     }
 
     /// Ends a hold whose time is over, and renews it if that is due.
-    async fn renew(&self) {
+    async fn renew(self: &Arc<Self>) {
         let (now, mut due) = (Moment::now(), None);
         let (wanted, reporter) = (self.wanted(), &self.shared().reporter);
         let _ = self.update(|lease| {
@@ -221,14 +219,14 @@ impl Inner {
     }
 
     /// Sends an extension until it is answered.
-    async fn prolong(&self, ttl: Duration) -> Result<(), Error> {
+    async fn prolong(self: &Arc<Self>, ttl: Duration) -> Result<()> {
         let _extending = self.extending.lock().await; // for as long as a renewal may take
         let until = Instant::now() + self.shared().retry_for;
         repeat(&self.wanted().keys, until, || self.extend(until, ttl)).await
     }
 
     /// Sends one extension. The caller has `extending`. What is wrong with the hold comes before another error.
-    async fn extend(&self, until: Instant, ttl: Duration) -> Result<(), Error> {
+    async fn extend(self: &Arc<Self>, until: Instant, ttl: Duration) -> Result<()> {
         let (mut fence, mut remaining) = (None, Duration::ZERO);
         self.update(|lease| (fence, remaining) = (lease.named(), lease.valid_until.remaining()))?;
         let (sent, until) = (Moment::now(), until.min(Instant::now() + remaining));
@@ -246,7 +244,7 @@ impl Inner {
     }
 
     /// Ends a live hold here, before anything is sent. Gives the fencing token to name, and for how long the lock has to stay.
-    fn finish(&self) -> Result<(Option<i64>, Duration), Error> {
+    fn finish(self: &Arc<Self>) -> Result<(Option<i64>, Duration)> {
         let mut last = None;
         let ended = self.update(|lease| {
             lease.ended = Some(self.wanted().not_held(lease.mode));
@@ -256,7 +254,7 @@ impl Inner {
         last.ok_or_else(|| ended.expect_err("the hold was not live"))
     }
 
-    async fn released(&self) -> Result<(), Error> {
+    async fn released(self: &Arc<Self>) -> Result<()> {
         let (fence, after) = self.finish()?;
         match self.votes.end(fence, after).await {
             Ok(true) => Ok(()),
@@ -276,7 +274,7 @@ impl Inner {
     }
 
     /// Releases in the background.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn leave(self: &Arc<Self>) {
         if let Ok((fence, after)) = self.finish() {
             self.wanted().span.in_scope(|| self.votes.leave(fence, after));
         }
@@ -301,7 +299,7 @@ impl Watched for Inner {
         runtime.spawn(looked.instrument(span.clone()));
     }
 
-    fn release(self: Arc<Self>) -> BoxFuture<'static, Result<(), Error>> {
+    fn release(self: Arc<Self>) -> BoxFuture<'static, Result<()>> {
         async move { self.released().await }.boxed()
     }
 }
@@ -466,16 +464,19 @@ impl Hold {
         self.change(Mode::Read, Some(Duration::ZERO)).await
     }
 
-    async fn change(&self, to: Mode, wait: Option<Duration>) -> Result<i64, Error> {
+    async fn change(&self, to: Mode, wait: Option<Duration>) -> Result<i64> {
         let inner = &self.inner;
         let Some(node) = inner.votes.servers.single().filter(|_| self.keys().len() == 1) else {
             return Err(Error::Invalid("the mode changes for one key on one server".into()));
         };
         self.check()?;
         inner.shared().unless_closed()?;
-        let Ok(changing) = inner.changing.clone().try_lock_owned() else {
+        let Ok(_calling) = inner.calling.try_lock() else {
             return Err(Error::Invalid("another change of the mode is open".into()));
         };
+        let (retry_for, keys) = (inner.shared().retry_for, &inner.wanted().keys);
+        let changing = timeout(retry_for, inner.changing.clone().lock_owned()).await;
+        let changing = changing.map_err(|_| Error::no_answer(keys, retry_for, None))?;
         let was = inner.lease().clone();
         let options = Options { ttl: was.ttl, wait, ..(*inner.wanted().options).clone() };
         let wanted = Wanted { options: Arc::new(options), ..(**inner.wanted()).clone() };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::{Cmd, ToRedisArgs, Value};
 use tokio::time::timeout;
 
-use crate::errors::Error;
+use crate::errors::{Error, Result};
 use crate::hold::Hold;
 use crate::hooks::{Hooks, Reporter};
 use crate::info::{self, Info, Mode, Queue};
@@ -132,7 +132,7 @@ impl Locks {
         Ok(all)
     }
 
-    async fn query(&self, key: Option<&str>, names: &[String], command: &Cmd) -> Result<Value, Error> {
+    async fn query(&self, key: Option<&str>, names: &[String], command: &Cmd) -> Result<Value> {
         self.servers.shared.unless_closed()?;
         match self.servers.nodes.first() {
             Some(node) => node.query(key, names, command).await,

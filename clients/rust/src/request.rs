@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redis::ToRedisArgs;
 use tracing::{Instrument, info_span};
 
-use crate::errors::Error;
+use crate::errors::{Error, Result};
 use crate::hold::Hold;
 use crate::info::Mode;
 use crate::node::OnDrop;
@@ -85,7 +85,7 @@ impl Request {
         }
     }
 
-    async fn take(&self, is_try: bool) -> Result<Hold, Error> {
+    async fn take(&self, is_try: bool) -> Result<Hold> {
         self.check()?;
         // `close` waits until what was begun has ended.
         let _running = self.servers.shared.tracker.token();
@@ -146,7 +146,7 @@ impl Request {
     }
 
     /// Releases what the owner token holds.
-    pub(crate) async fn release(&self) -> Result<usize, Error> {
+    pub(crate) async fn release(&self) -> Result<usize> {
         self.check()?;
         self.servers.release(&self.wanted()).await
     }
@@ -155,7 +155,7 @@ impl Request {
         Arc::new(Wanted::new(&self.keys, &self.servers.shared.prefix, self.mode, &self.options))
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         self.options.check(&self.keys, self.mode)?;
         self.servers.check(self.options.ttl)?;
         self.servers.shared.unless_closed()
