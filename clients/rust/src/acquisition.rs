@@ -181,15 +181,12 @@ impl<'a> Acquisition<'a> {
         {
             return Ok(Step::Again);
         }
-        let mut wait = SERVER_WAIT;
-        let mut until = self.pace.limit().min(Instant::now() + self.node.shared.retry_for);
-        if let Some(deadline) = self.pace.deadline {
-            let left = deadline.saturating_duration_since(Instant::now());
-            (wait, until) = (wait.min(left.max(Duration::from_millis(1))), until.min(deadline + LATE_REPLY));
-        }
-        let waiting = ticket
-            .as_ref()
-            .map(|ticket| protocol::waiting(&self.command, wait, &ticket.channel, &ticket.tag));
+        let now = Instant::now();
+        let wait = self.pace.within(SERVER_WAIT).saturating_duration_since(now).max(Duration::from_millis(1));
+        let until = self.pace.limit().min(now + self.node.shared.retry_for);
+        let until = self.pace.deadline.map_or(until, |deadline| until.min(deadline + LATE_REPLY));
+        let waiting = |ticket: &Ticket| protocol::waiting(&self.command, wait, &ticket.channel, &ticket.tag);
+        let waiting = ticket.as_ref().map(waiting);
         let command = waiting.as_ref().unwrap_or(&self.command);
         let was_loose = std::mem::replace(&mut self.is_loose, true); // also if this future is dropped
         let answer = self.node.number(wanted.call(command, until)).await;

@@ -17,6 +17,10 @@ use crate::transport::{Call, SILENCE, Topology};
 /// How many commands may wait to be written.
 const MOST_UNSENT: usize = 4096;
 
+/// Opens a connection of this configuration. It is told its health if it is to be shared.
+type Connect = Box<dyn Fn(AsyncConnectionConfig, Option<Arc<Health>>) -> Opening + Send + Sync>;
+type Opening = BoxFuture<'static, RedisResult<MultiplexedConnection>>;
+
 impl From<Client> for Server {
     fn from(client: Client) -> Self {
         Self::of_client(client, None)
@@ -48,29 +52,26 @@ impl Server {
         F: Fn(AsyncConnectionConfig) -> R + Send + Sync + 'static,
         R: Future<Output = RedisResult<MultiplexedConnection>> + Send + 'static,
     {
-        let connect = move |config, _| connect(config).map(|connection| connection.map_err(may_pass));
-        Self::direct(name.into(), false, None, connect)
+        let connect = move |config, _| connect(config).map(|connection| connection.map_err(may_pass)).boxed();
+        Self::direct(name.into(), false, None, Box::new(connect))
     }
 
     fn of_client(client: Client, program: Option<Program>) -> Self {
         let name = client.get_connection_info().addr().to_string();
         let connect = move |config: AsyncConnectionConfig, _| {
             let client = speaking_resp3(&client);
-            async move { client?.get_multiplexed_async_connection_with_config(&config).await }
+            async move { client?.get_multiplexed_async_connection_with_config(&config).await }.boxed()
         };
-        Self::direct(name, false, program, connect)
+        Self::direct(name, false, program, Box::new(connect))
     }
 
-    /// A server to which connections are opened, each of which has a health if it is shared.
-    pub(crate) fn direct<R>(
+    /// A server to which connections are opened.
+    pub(crate) fn direct(
         name: String,
         is_failover: bool,
         program: Option<Program>,
-        connect: impl Fn(AsyncConnectionConfig, Option<Arc<Health>>) -> R + Send + Sync + 'static,
-    ) -> Self
-    where
-        R: Future<Output = RedisResult<MultiplexedConnection>> + Send + 'static,
-    {
+        connect: Connect,
+    ) -> Self {
         let open = move |health: Option<Arc<Health>>| {
             let config = AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(SILENCE))
@@ -83,7 +84,7 @@ impl Server {
             connect(config, health)
         };
         let topology = Topology { name, is_cluster: false, is_failover };
-        Self::over(move |events| Link::new(topology, program, events, open))
+        Self::over(move |events| Link::new(topology, program, events, Box::new(open)))
     }
 }
 

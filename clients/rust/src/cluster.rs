@@ -11,7 +11,7 @@ use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 use redis::{RedisResult, Value, pipe};
 
-use crate::link::{Connection, Link};
+use crate::link::{Connection, Health, Link};
 use crate::server::Server;
 use crate::slot::slot;
 use crate::transport::{Call, Events, Reply, SILENCE, Topology, Transport, silent};
@@ -36,14 +36,15 @@ fn link(client: ClusterClient, events: Option<Events>) -> Link<ClusterConnection
     let listens = events.is_some();
     let topology = Topology { name: "the cluster".into(), is_cluster: true, is_failover: false };
     let events = events.unwrap_or_else(|| Arc::new(|_| {}));
-    Link::new(topology, None, events, move |health| {
+    let open = move |health: Option<Arc<Health>>| {
         let mut config = ClusterConfig::new().set_connection_timeout(SILENCE).set_response_timeout(SILENCE);
         if let Some(health) = health.filter(|_| listens) {
             config = config.set_push_sender(health.pushes());
         }
         let client = client.clone();
-        async move { client.get_async_connection_with_config(config).await }
-    })
+        async move { client.get_async_connection_with_config(config).await }.boxed()
+    };
+    Link::new(topology, None, events, Box::new(open))
 }
 
 impl Transport for Cluster {

@@ -87,17 +87,15 @@ impl Outage {
     /// Notes whether the server replied.
     pub(crate) fn reached(&self, server: &str, error: Option<&RedisError>) {
         let mut outage = self.0.lock().expect("nothing panics here");
-        match (error, *outage) {
-            (None, Some((_, true))) => info!(server, "the server replies again"),
-            (Some(error), Some((since, false))) if since.elapsed() > LOG_OUTAGE_AFTER => {
-                *outage = Some((since, true));
-                warn!(server, %error, "no reply from the server");
+        let Some(error) = error else {
+            if let Some((_, true)) = outage.take() {
+                info!(server, "the server replies again");
             }
-            (Some(_), None) => *outage = Some((Instant::now(), false)),
-            _ => {}
-        }
-        if error.is_none() {
-            *outage = None;
+            return;
+        };
+        let (since, is_logged) = outage.get_or_insert((Instant::now(), false));
+        if since.elapsed() > LOG_OUTAGE_AFTER && !std::mem::replace(is_logged, true) {
+            warn!(server, %error, "no reply from the server");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{Error, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -31,7 +31,9 @@ pub(crate) trait Connection: Clone + Send + Sync + 'static {
     fn subscribe(self, channel: &str) -> BoxFuture<'_, RedisResult<()>>;
 }
 
-type Open<C> = Box<dyn Fn(Option<Arc<Health>>) -> BoxFuture<'static, RedisResult<C>> + Send + Sync>;
+/// Opens a connection. It is told its health if it is to be shared, and not for one call at a time.
+pub(crate) type Open<C> =
+    Box<dyn Fn(Option<Arc<Health>>) -> BoxFuture<'static, RedisResult<C>> + Send + Sync>;
 
 pub(crate) struct Link<C> {
     topology: Topology,
@@ -53,22 +55,10 @@ struct Live<C> {
     idle: Arc<Mutex<Vec<C>>>,
 }
 
-impl<C> Live<C> {
-    fn idle(&self) -> MutexGuard<'_, Vec<C>> {
-        self.idle.lock().expect("nothing panics here")
-    }
-}
-
 impl<C: Connection> Link<C> {
-    /// What opens a connection is told its health if it is to be shared, and not one for one call at a time.
-    pub(crate) fn new<R: Future<Output = RedisResult<C>> + Send + 'static>(
-        topology: Topology,
-        program: Option<Program>,
-        events: Events,
-        open: impl Fn(Option<Arc<Health>>) -> R + Send + Sync + 'static,
-    ) -> Self {
+    pub(crate) fn new(topology: Topology, program: Option<Program>, events: Events, open: Open<C>) -> Self {
         let (shared, single) = (Mutex::default(), Semaphore::new(MOST_SINGLE));
-        Self { topology, program, open: Box::new(move |health| open(health).boxed()), events, shared, single }
+        Self { topology, program, open, events, shared, single }
     }
 
     fn live(&self) -> Live<C> {
@@ -111,13 +101,14 @@ impl<C: Connection> Link<C> {
             return exchange(live.connection.clone().await?, call).await;
         }
         let _turn = self.single.acquire().await;
-        let idle = live.idle().pop();
-        let connection = match idle {
+        let idle = || live.idle.lock().expect("nothing panics here");
+        let free = idle().pop();
+        let connection = match free {
             Some(connection) => connection,
             None => (self.open)(None).await?,
         };
         let replies = exchange(connection.clone(), call).await?;
-        live.idle().push(connection);
+        idle().push(connection);
         Ok(replies)
     }
 }

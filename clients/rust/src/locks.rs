@@ -4,13 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, ToRedisArgs, Value};
+use redis::ToRedisArgs;
 use tokio::time::timeout;
 
 use crate::errors::{Error, Result};
 use crate::hold::Hold;
 use crate::hooks::{Hooks, Reporter};
 use crate::info::{self, Info, Mode, Queue};
+use crate::node::Node;
 use crate::options::{LONGEST, Options, shared_options};
 use crate::protocol;
 use crate::quorum::Servers;
@@ -109,7 +110,8 @@ impl Locks {
             return Err(Error::Invalid("a key must not be empty".into()));
         }
         let name = format!("{}{key}", self.servers.shared.prefix);
-        Ok(info::info(self.query(Some(&name), &[key.to_owned()], &protocol::info(&name, 0)).await?)?)
+        let command = protocol::info(&name, 0);
+        Ok(info::info(self.node()?.query(Some(&name), &[key.to_owned()], &command).await?)?)
     }
 
     /// Which locks are waited for, on all nodes of a cluster, the longest wait first: those whose keys begin with the
@@ -121,7 +123,7 @@ impl Locks {
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
         let (mut all, mut known, mut cursor) = (Vec::new(), HashSet::new(), 0);
         loop {
-            let pages = self.query(None, &[], &protocol::queues(cursor)).await?;
+            let pages = self.node()?.query(None, &[], &protocol::queues(cursor)).await?;
             cursor = info::add_queues(&mut all, &mut known, pages, &self.servers.shared.prefix)?;
             if cursor == 0 {
                 break;
@@ -132,12 +134,10 @@ impl Locks {
         Ok(all)
     }
 
-    async fn query(&self, key: Option<&str>, names: &[String], command: &Cmd) -> Result<Value> {
+    /// The one of which questions are asked.
+    fn node(&self) -> Result<&Arc<Node>> {
         self.servers.shared.unless_closed()?;
-        match self.servers.nodes.first() {
-            Some(node) => node.query(key, names, command).await,
-            None => Err(Error::Invalid("a quorum needs servers".into())),
-        }
+        self.servers.nodes.first().ok_or_else(|| Error::Invalid("a quorum needs servers".into()))
     }
 
     /// Ends the waits and the renewals. Waits, and all later calls except the release of a hold, end with

@@ -88,19 +88,16 @@ impl Node {
 
     /// Sends a command, and again after an error that passes, until it is too late.
     pub(crate) async fn ask(&self, wanted: &Wanted, call: Call<'_>) -> Result<Answer> {
-        let mut copies = 0;
-        let ask = || {
-            copies += 1;
-            async { Ok(self.number(call).await?) }
-        };
-        let answer = repeat(&wanted.keys, call.until, ask).await?;
-        Ok(Answer { is_alone: answer.is_alone && copies == 1, ..answer })
+        let ask = || async { Ok(self.number(call).await?) };
+        let (answer, failures) = repeat(&wanted.keys, call.until, ask).await?;
+        Ok(Answer { is_alone: answer.is_alone && failures == 0, ..answer })
     }
 
     /// The reply to a question; without a key it is an array of the replies of all nodes.
     pub(crate) async fn query(&self, key: Option<&str>, names: &[String], command: &Cmd) -> Result<Value> {
         let call = Call { key, ..Call::new("", command, Instant::now() + self.shared.retry_for) };
-        let value = repeat(&names.into(), call.until, || async { Ok(self.send(call).await?.value) }).await?;
+        let ask = || async { Ok(self.send(call).await?.value) };
+        let (value, _) = repeat(&names.into(), call.until, ask).await?;
         Ok(if key.is_some() || self.topology().is_cluster { value } else { Value::Array(vec![value]) })
     }
 
@@ -164,16 +161,16 @@ impl Node {
     }
 }
 
-/// Sends, and again after an error that passes, until it is too late.
+/// Sends, and again after an error that passes, until it is too late. Gives the answer, and how often there was such an error.
 pub(crate) async fn repeat<T, F: Future<Output = Result<T>>>(
     keys: &Arc<[String]>,
     until: Instant,
     mut send: impl FnMut() -> F,
-) -> Result<T> {
+) -> Result<(T, u32)> {
     let (began, mut last) = (Instant::now(), None);
     for failures in 0.. {
         match send().await {
-            Ok(answer) => return Ok(answer),
+            Ok(answer) => return Ok((answer, failures)),
             Err(Error::Redis(error)) if passes(&error) => last = Some(more_telling(last, error)),
             Err(error) => return Err(error.explained(keys)),
         }
