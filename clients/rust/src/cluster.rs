@@ -14,20 +14,13 @@ use redis::{RedisResult, Value, pipe};
 use crate::link::{Connection, Health, Link};
 use crate::server::Server;
 use crate::slot::slot;
-use crate::transport::{Call, Events, Reply, SILENCE, Topology, Transport, silent};
-
-struct Cluster {
-    commands: Link<ClusterConnection>,
-    messages: Link<ClusterConnection>,
-}
+use crate::transport::{Call, Events, SILENCE, Topology, silent};
 
 impl From<ClusterClient> for Server {
     /// To wait in order, the client must use RESP3: `ClusterClient::builder(…).use_protocol(ProtocolVersion::RESP3)`.
     fn from(client: ClusterClient) -> Self {
-        Self::over(move |events| Cluster {
-            commands: link(client.clone(), None),
-            messages: link(client, Some(events)),
-        })
+        let commands = link(client.clone(), None);
+        Self::over(|events| commands.with_messages(link(client, Some(events))))
     }
 }
 
@@ -45,25 +38,6 @@ fn link(client: ClusterClient, events: Option<Events>) -> Link<ClusterConnection
         async move { client.get_async_connection_with_config(config).await }.boxed()
     };
     Link::new(topology, None, events, Box::new(open))
-}
-
-impl Transport for Cluster {
-    fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>> {
-        self.commands.call(call)
-    }
-
-    fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, RedisResult<()>> {
-        self.messages.listen(channel)
-    }
-
-    fn topology(&self) -> &Topology {
-        self.commands.topology()
-    }
-
-    fn close(&self) {
-        self.commands.close();
-        self.messages.close();
-    }
 }
 
 impl Connection for ClusterConnection {

@@ -38,6 +38,8 @@ pub(crate) type Open<C> =
 pub(crate) struct Link<C> {
     topology: Topology,
     program: Option<Program>,
+    /// Over which messages come, if they need a connection of their own.
+    messages: Option<Box<Self>>,
     open: Open<C>,
     events: Events,
     shared: Mutex<Option<Live<C>>>,
@@ -58,7 +60,11 @@ struct Live<C> {
 impl<C: Connection> Link<C> {
     pub(crate) fn new(topology: Topology, program: Option<Program>, events: Events, open: Open<C>) -> Self {
         let (shared, single) = (Mutex::default(), Semaphore::new(MOST_SINGLE));
-        Self { topology, program, open, events, shared, single }
+        Self { topology, program, messages: None, open, events, shared, single }
+    }
+
+    pub(crate) fn with_messages(self, messages: Self) -> Self {
+        Self { messages: Some(Box::new(messages)), ..self }
     }
 
     fn live(&self) -> Live<C> {
@@ -131,10 +137,11 @@ impl<C: Connection> Transport for Link<C> {
     }
 
     fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, RedisResult<()>> {
+        let link = self.messages.as_deref().unwrap_or(self);
         async move {
-            let live = self.live();
+            let live = link.live();
             let subscribed = async { live.connection.clone().await?.subscribe(channel).await };
-            self.noted(&live, Instant::now() + SILENCE, subscribed).await
+            link.noted(&live, Instant::now() + SILENCE, subscribed).await
         }
         .boxed()
     }
@@ -145,6 +152,7 @@ impl<C: Connection> Transport for Link<C> {
 
     fn close(&self) {
         self.shared.lock().expect("nothing panics here").take();
+        self.messages.iter().for_each(|messages| messages.close());
     }
 }
 

@@ -28,8 +28,8 @@ const LATE_END: Duration = Duration::from_millis(500);
 /// What keeps a hold, and the grant.
 pub(crate) type Kept = (Arc<Votes>, Grant);
 
-/// Asks one server. Gives whether that granted, extended or released.
-type Question<'a> = &'a (dyn Fn(One) -> BoxFuture<'static, Result<bool>> + Sync);
+/// Asks the server with this index. Gives whether that granted, extended or released.
+type Question<'a> = &'a (dyn Fn(Arc<Votes>, usize) -> BoxFuture<'static, Result<bool>> + Sync);
 
 pub(crate) struct Servers {
     pub(crate) shared: Arc<Shared>,
@@ -84,7 +84,7 @@ impl Servers {
             let mut unended = OnDrop(Some(move || abandoned.leave(None, Duration::ZERO)));
             let is_enough = |tally: &Tally| tally.is_granted() || quorum.fail_fast && tally.is_lost();
             let command = votes.wanted.lock(wanted.options.ttl);
-            let take: Question<'_> = &|one| one.take(command.clone(), false).boxed();
+            let take: Question<'_> = &|votes, at| votes.take(at, command.clone(), false).boxed();
             let tally = votes.ask(pace.deadline, is_enough, take).await;
             if tally.is_granted() && Moment::now().since(sent) < self.counted(wanted.options.ttl) {
                 unended.0 = None; // the other nodes may still grant
@@ -111,7 +111,7 @@ impl Servers {
     pub(crate) async fn adopt(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<Kept> {
         let (votes, from) = (Votes::new(self, wanted), Moment::now());
         let command = wanted.adopt(wanted.mode, wanted.options.ttl);
-        if !votes.decide(&|one| one.take(command.clone(), false).boxed()).await? {
+        if !votes.decide(&|votes, at| votes.take(at, command.clone(), false).boxed()).await? {
             return Err(wanted.not_held(wanted.mode));
         }
         let fence = votes.fence(0).filter(|_| self.quorum.is_none());
@@ -206,7 +206,7 @@ impl Votes {
         let until = deadline.map_or(until, |deadline| until.min(deadline));
         let (sender, mut replies) = mpsc::unbounded_channel();
         let ask = |(at, node): (usize, &Arc<Node>)| {
-            let (reply, sender) = (question(One { votes: self.clone(), at, until }), sender.clone());
+            let (reply, sender) = (question(self.clone(), at), sender.clone());
             let ask = async move { sender.send((at, reply.await)) };
             self.wanted.runtime.spawn(ask.instrument(Span::current()));
             NodeReply { node: node.topology().name.clone(), granted: false, error: Some(silent().into()) }
@@ -230,7 +230,7 @@ impl Votes {
     async fn decide(self: &Arc<Self>, question: Question<'_>) -> Result<bool> {
         let began = Instant::now();
         if self.servers.quorum.is_none() {
-            return question(One { votes: self.clone(), at: 0, until: began + self.limit() }).await;
+            return question(self.clone(), 0).await;
         }
         let tally = self.ask(None, |tally| tally.is_granted() || tally.is_refused(), question).await;
         match tally.is_granted() {
@@ -252,25 +252,25 @@ impl Votes {
             return node.extend(until, &self.wanted, ttl, fence).await;
         }
         let command = self.wanted.lock(ttl);
-        self.decide(&|one| one.take(command.clone(), true).boxed()).await
+        self.decide(&|votes, at| votes.take(at, command.clone(), true).boxed()).await
     }
 
     /// Releases, or has the hold end after a time, and gives whether it was still there. Without a reply, or if the future is
     /// dropped, that goes on in the background.
     pub(crate) async fn end(self: &Arc<Self>, fence: Option<i64>, after: Duration) -> Result<bool> {
-        self.decide(&|one| one.end(fence, after).boxed()).await
+        self.decide(&|votes, at| votes.end_at(at, fence, after).boxed()).await
     }
 
     async fn end_all(self: &Arc<Self>, deadline: Instant) -> Tally {
-        self.ask(Some(deadline), |_| false, &|one| one.end(None, Duration::ZERO).boxed()).await
+        self.ask(Some(deadline), |_| false, &|votes, at| votes.end_at(at, None, Duration::ZERO).boxed()).await
     }
 
     /// Releases in the background, or has the hold end after a time.
     pub(crate) fn leave(&self, fence: Option<i64>, after: Duration) {
-        (0..self.fences.len()).for_each(|at| self.leave_one(at, fence, after));
+        (0..self.fences.len()).for_each(|at| self.leave_at(at, fence, after));
     }
 
-    fn leave_one(&self, at: usize, fence: Option<i64>, after: Duration) {
+    fn leave_at(&self, at: usize, fence: Option<i64>, after: Duration) {
         self.servers.nodes[at].leave(&self.wanted, fence.or(self.fence(at)), after);
     }
 
@@ -282,30 +282,20 @@ impl Votes {
     pub(crate) fn fences(&self) -> Option<Vec<Option<i64>>> {
         self.servers.quorum.as_ref().map(|_| (0..self.fences.len()).map(|at| self.fence(at)).collect())
     }
-}
 
-/// One of the servers, which is asked until a time.
-struct One {
-    votes: Arc<Votes>,
-    at: usize,
-    until: Instant,
-}
-
-impl One {
     /// Sends a command: in a quorum once, because the next attempt or renewal asks all nodes again.
-    async fn call(&self, command: &Cmd, is_reserved: bool) -> Result<Answer> {
-        let Votes { servers, wanted, .. } = &*self.votes;
-        let (node, call) = (&servers.nodes[self.at], wanted.call(command, self.until));
-        match servers.single() {
-            Some(node) => node.ask(wanted, call).await,
-            None => Ok(node.number(Call { is_reserved, ..call }).await?),
+    async fn call(&self, at: usize, command: &Cmd, is_reserved: bool) -> Result<Answer> {
+        let call = self.wanted.call(command, Instant::now() + self.limit());
+        match self.servers.single() {
+            Some(node) => node.ask(&self.wanted, call).await,
+            None => Ok(self.servers.nodes[at].number(Call { is_reserved, ..call }).await?),
         }
     }
 
     /// Sends a command that gives a fencing token, or 0. An extension is of the hold that the server gave.
-    async fn take(self, command: Cmd, is_extension: bool) -> Result<bool> {
-        let before = self.votes.fence(self.at);
-        let fence = match self.call(&command, is_extension).await {
+    async fn take(self: Arc<Self>, at: usize, command: Cmd, is_extension: bool) -> Result<bool> {
+        let before = self.fence(at);
+        let fence = match self.call(at, &command, is_extension).await {
             Ok(answer) => answer.number,
             Err(error) => match error.redis().and_then(RedisError::code) {
                 Some("WRONGMODE" | "NOTHELD" | "WRONGTYPE") => 0,
@@ -313,21 +303,20 @@ impl One {
                 _ => return Err(error),
             },
         };
-        self.votes.fences[self.at].store(fence, Ordering::Relaxed);
+        self.fences[at].store(fence, Ordering::Relaxed);
         Ok(fence > 0 && (!is_extension || before == Some(fence)))
     }
 
     /// Ends the hold, in the background if the server does not reply in time.
-    async fn end(self, fence: Option<i64>, after: Duration) -> Result<bool> {
-        let Votes { wanted, .. } = &*self.votes;
-        let mut unanswered = OnDrop(Some(|| self.votes.leave_one(self.at, fence, after)));
-        let (command, _) = wanted.ending(fence.or(self.votes.fence(self.at)), after);
-        let answer = self.call(&command, false).await;
+    async fn end_at(self: Arc<Self>, at: usize, fence: Option<i64>, after: Duration) -> Result<bool> {
+        let mut unanswered = OnDrop(Some(|| self.leave_at(at, fence, after)));
+        let (command, _) = self.wanted.ending(fence.or(self.fence(at)), after);
+        let answer = self.call(at, &command, false).await;
         if !answer.as_ref().is_err_and(Error::passes) {
             unanswered.0 = None;
         }
-        let (answer, whole) = (answer?, if after.is_zero() { wanted.full.len() } else { 1 });
+        let (answer, whole) = (answer?, if after.is_zero() { self.wanted.full.len() } else { 1 });
         // The server does not remember the end of a token of the program's: of two copies the second finds nothing.
-        Ok(usize::try_from(answer.number) == Ok(whole) || wanted.is_given() && !answer.is_alone)
+        Ok(usize::try_from(answer.number) == Ok(whole) || self.wanted.is_given() && !answer.is_alone)
     }
 }
