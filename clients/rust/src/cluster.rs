@@ -19,8 +19,11 @@ use crate::transport::{Call, Events, SILENCE, Topology, silent};
 impl From<ClusterClient> for Server {
     /// To wait in order, the client must use RESP3: `ClusterClient::builder(…).use_protocol(ProtocolVersion::RESP3)`.
     fn from(client: ClusterClient) -> Self {
-        let commands = link(client.clone(), None);
-        Self::over(|events| commands.with_messages(link(client, Some(events))))
+        let mut commands = link(client.clone(), None);
+        Self::over(|events| {
+            commands.messages = Some(Box::new(link(client, Some(events))));
+            commands
+        })
     }
 }
 

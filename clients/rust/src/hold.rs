@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio::sync::{Notify, OwnedMutexGuard};
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::acquisition::{Acquisition, Grant};
@@ -46,7 +47,7 @@ pub(crate) struct Inner {
     /// Held until it is known what became of the change.
     changing: Arc<tokio::sync::Mutex<()>>,
     lease: Mutex<Lease>,
-    ended: Notify,
+    ended: CancellationToken,
 }
 
 /// What is known of a hold. It reads no clock.
@@ -155,7 +156,7 @@ impl Inner {
         };
         watchdog::unwatch(lease.due);
         let (granted, fence, _) = (lease.granted, lease.named(), drop(lease));
-        self.ended.notify_waiters();
+        self.ended.cancel();
         let reporter = &self.shared().reporter;
         self.wanted().span.in_scope(|| {
             if let Error::Lost { .. } = error {
@@ -185,33 +186,37 @@ impl Inner {
     /// Ends with the hold, and gives what is wrong with it then.
     async fn over(self: &Arc<Self>) -> Error {
         loop {
-            let mut ended = std::pin::pin!(self.ended.notified());
-            ended.as_mut().enable();
             if let Err(error) = self.update(|_| {}) {
                 return error;
             }
             let remaining = self.end(&self.lease()).remaining();
-            let _ = timeout(remaining.min(LONGEST_SLEEP), ended).await;
+            let _ = timeout(remaining.min(LONGEST_SLEEP), self.ended.cancelled()).await;
         }
     }
 
-    /// Ends a hold whose time is over, and renews it if that is due.
-    async fn renew(self: &Arc<Self>) {
-        let (now, mut due) = (Moment::now(), None);
+    /// Ends a hold whose time is over, and renews it if that is due. If it is in doubt, asks the server for it.
+    async fn renew(self: &Arc<Self>, is_in_doubt: bool) {
+        let (now, mut ttl, mut is_due) = (Moment::now(), NO_LONGER, false);
         let (wanted, reporter) = (self.wanted(), &self.shared().reporter);
         let _ = self.update(|lease| {
-            if self.is_renewed() && now >= lease.renew_at {
-                lease.renew_at = now.after(lease.ttl / 10); // unless this one succeeds
-                due = Some(lease.ttl);
+            if self.is_renewed() {
+                ttl = lease.ttl;
+                is_due = now >= lease.renew_at;
+            }
+            if is_due {
+                lease.renew_at = now.after(ttl / 10); // unless this one succeeds
             }
             if now >= lease.warn_at {
                 lease.warn_at = Moment::NEVER;
                 reporter.held_long(wanted);
             }
         });
-        let (Some(ttl), Ok(_extending)) = (due, self.extending.try_lock()) else { return };
-        // A reply may be waited for in vain, so it is not waited for long.
-        if let Err(error) = self.extend(Instant::now() + ttl / 4, ttl).await
+        if is_in_doubt {
+            let _ = self.prolong(ttl).await;
+        } else if is_due
+            && let Ok(_extending) = self.extending.try_lock()
+            // A reply may be waited for in vain, so it is not waited for long.
+            && let Err(error) = self.extend(Instant::now() + ttl / 4, ttl).await
             && self.update(|_| {}).is_ok()
         {
             reporter.renewal_failed(wanted, &error);
@@ -287,16 +292,8 @@ impl Watched for Inner {
     }
 
     fn look(self: Arc<Self>, is_in_doubt: bool) {
-        let Wanted { runtime, span, .. } = &*self.wanted().clone();
-        let looked = async move {
-            if is_in_doubt {
-                let ttl = if self.is_renewed() { self.lease().ttl } else { NO_LONGER };
-                let _ = self.prolong(ttl).await;
-            } else {
-                self.renew().await;
-            }
-        };
-        runtime.spawn(looked.instrument(span.clone()));
+        let (runtime, span) = (self.wanted().runtime.clone(), self.wanted().span.clone());
+        runtime.spawn(async move { self.renew(is_in_doubt).await }.instrument(span));
     }
 
     fn release(self: Arc<Self>) -> BoxFuture<'static, Result<()>> {
@@ -486,10 +483,8 @@ impl Hold {
             lease.mode = if to == Mode::Read { to } else { lease.mode };
         })?;
         let was_open = was.is_open;
-        let mut unsettled = OnDrop(Some(|| {
-            let settled = settle(inner.clone(), to, was, changing).instrument(wanted.span.clone());
-            wanted.runtime.spawn(settled);
-        }));
+        let settled = settle(inner.clone(), to, was, changing).instrument(wanted.span.clone());
+        let mut unsettled = OnDrop(Some(|| drop(wanted.runtime.spawn(settled))));
         let mut acquisition = Acquisition::new(node, &wanted, command, false);
         let result = tokio::select! {
             biased;

@@ -39,7 +39,7 @@ pub(crate) struct Link<C> {
     topology: Topology,
     program: Option<Program>,
     /// Over which messages come, if they need a connection of their own.
-    messages: Option<Box<Self>>,
+    pub(crate) messages: Option<Box<Self>>,
     open: Open<C>,
     events: Events,
     shared: Mutex<Option<Live<C>>>,
@@ -57,14 +57,30 @@ struct Live<C> {
     idle: Arc<Mutex<Vec<C>>>,
 }
 
+impl<C: Connection> Live<C> {
+    /// Waits for a reply, and notes what it says of the connection.
+    async fn noted<T>(&self, until: Instant, sent: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+        let reply = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
+        // One that is still being opened is waited for by the next command.
+        let is_spent = self.connection.peek().is_some() || self.opened.elapsed() > OPENING;
+        match &reply {
+            Err(error) if !is_reply(error) && is_spent => self.health.lose(),
+            Err(error) if !is_reply(error) => {}
+            _ if self.health.is_lost() => return Err(lost()),
+            // A former primary without replicas, or one that is a replica by now.
+            Err(error) if matches!(error.code(), Some("READONLY" | "NOREPLICAS")) => {
+                self.health.doubt.notify_one()
+            }
+            _ => {}
+        }
+        reply
+    }
+}
+
 impl<C: Connection> Link<C> {
     pub(crate) fn new(topology: Topology, program: Option<Program>, events: Events, open: Open<C>) -> Self {
         let (shared, single) = (Mutex::default(), Semaphore::new(MOST_SINGLE));
         Self { topology, program, messages: None, open, events, shared, single }
-    }
-
-    pub(crate) fn with_messages(self, messages: Self) -> Self {
-        Self { messages: Some(Box::new(messages)), ..self }
     }
 
     fn live(&self) -> Live<C> {
@@ -79,34 +95,10 @@ impl<C: Connection> Link<C> {
         shared.insert(Live { connection, opened: Instant::now(), health, idle }).clone()
     }
 
-    /// Waits for a reply, and notes what it says of the connections.
-    async fn noted<T>(
-        &self,
-        live: &Live<C>,
-        until: Instant,
-        sent: impl Future<Output = RedisResult<T>>,
-    ) -> RedisResult<T> {
-        let reply = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
-        // One that is still being opened is waited for by the next command.
-        let is_spent = live.connection.peek().is_some() || live.opened.elapsed() > OPENING;
-        match &reply {
-            Err(error) if !is_reply(error) && is_spent => live.health.lose(),
-            Err(error) if !is_reply(error) => {}
-            _ if live.health.is_lost() => return Err(lost()),
-            // A former primary without replicas, or one that is a replica by now.
-            Err(error) if matches!(error.code(), Some("READONLY" | "NOREPLICAS")) => {
-                live.health.doubt.notify_one()
-            }
-            _ => {}
-        }
-        reply
-    }
-
     async fn exchange(&self, live: &Live<C>, call: Call<'_>) -> RedisResult<(Value, Value)> {
         if call.then.is_none() {
             return exchange(live.connection.clone().await?, call).await;
         }
-        let _turn = self.single.acquire().await;
         let idle = || live.idle.lock().expect("nothing panics here");
         let free = idle().pop();
         let connection = match free {
@@ -128,9 +120,15 @@ impl<C: Connection> Transport for Link<C> {
             {
                 return reply;
             }
+            let _turn = match call.then {
+                Some(_) => {
+                    timeout_at(call.until.into(), self.single.acquire()).await.map_err(|_| silent())?.ok()
+                }
+                None => None,
+            };
             let (live, sent) = (self.live(), Instant::now());
             let until = call.until.min(sent + SILENCE) + call.then.map_or(Duration::ZERO, |(_, block)| block);
-            let (value, then) = self.noted(&live, until, self.exchange(&live, call)).await?;
+            let (value, then) = live.noted(until, self.exchange(&live, call)).await?;
             Ok(Reply { value, then, is_alone: program.is_none() && sent.elapsed() < C::SENT_ONCE })
         }
         .boxed()
@@ -141,7 +139,7 @@ impl<C: Connection> Transport for Link<C> {
         async move {
             let live = link.live();
             let subscribed = async { live.connection.clone().await?.subscribe(channel).await };
-            link.noted(&live, Instant::now() + SILENCE, subscribed).await
+            live.noted(Instant::now() + SILENCE, subscribed).await
         }
         .boxed()
     }
