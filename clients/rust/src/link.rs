@@ -61,11 +61,14 @@ impl<C: Connection> Live<C> {
     /// Waits for a reply, and notes what it says of the connection.
     async fn noted<T>(&self, until: Instant, sent: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let reply = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
-        // One that is still being opened is waited for by the next command.
-        let is_spent = self.connection.peek().is_some() || self.opened.elapsed() > OPENING;
+        let opened = self.connection.peek();
         match &reply {
-            Err(error) if !is_reply(error) && is_spent => self.health.lose(),
-            Err(error) if !is_reply(error) => {}
+            Err(error) if !is_reply(error) || matches!(opened, Some(Err(_))) => {
+                // One that is still being opened is waited for by the next command.
+                if opened.is_some() || self.opened.elapsed() > OPENING {
+                    self.health.lose();
+                }
+            }
             _ if self.health.is_lost() => return Err(lost()),
             // A former primary without replicas, or one that is a replica by now.
             Err(error) if matches!(error.code(), Some("READONLY" | "NOREPLICAS")) => {
