@@ -62,12 +62,11 @@ impl<C: Connection> Live<C> {
     async fn noted<T>(&self, until: Instant, sent: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let reply = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
         let opened = self.connection.peek();
+        // One that is still being opened is waited for by the next command.
+        let is_spent = opened.is_some() || self.opened.elapsed() > OPENING;
         match &reply {
-            Err(error) if !is_reply(error) || matches!(opened, Some(Err(_))) => {
-                // One that is still being opened is waited for by the next command.
-                if opened.is_some() || self.opened.elapsed() > OPENING {
-                    self.health.lose();
-                }
+            Err(error) if is_spent && (!is_reply(error) || matches!(opened, Some(Err(_)))) => {
+                self.health.lose()
             }
             _ if self.health.is_lost() => return Err(lost()),
             // A former primary without replicas, or one that is a replica by now.
