@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use redis::{RedisError, RedisResult};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 use crate::errors::passes;
+use crate::options::AFTER_ERRORS;
 use crate::protocol::{self, draw};
 use crate::server::Make;
 use crate::shared::Shared;
@@ -19,6 +21,9 @@ use crate::watchdog;
 
 /// How long requests poll if no channel can be used.
 const POLLING_FOR: Duration = Duration::from_secs(30);
+
+/// How often a subscription that fails is tried again. After that, the next request finds no subscriber.
+const FURTHER_SUBSCRIPTIONS: u32 = 5;
 
 /// What the waits at one server share.
 pub(crate) struct Listener {
@@ -113,7 +118,17 @@ impl Listener {
         }
         let (listener, name) = (self.clone(), channel.name.clone());
         runtime.spawn(async move {
-            let subscribed = listener.transport.listen(&name).await;
+            let mut failures = 0;
+            // A server that has not noticed the loss of a connection would let requests wait for a channel that nobody hears.
+            let subscribed = loop {
+                match listener.transport.listen(&name).await {
+                    Err(error) if passes(&error) && failures < FURTHER_SUBSCRIPTIONS => {
+                        sleep(AFTER_ERRORS.pause(failures).unwrap_or_default()).await;
+                        failures += 1;
+                    }
+                    subscribed => break subscribed,
+                }
+            };
             let mut state = listener.state();
             let Some(channel) = state.channels.get_mut(&slot) else { return };
             channel.is_subscribing = false;
