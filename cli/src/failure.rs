@@ -31,7 +31,9 @@ impl Failure {
     /// What the library says of these servers.
     pub fn of(error: &Error, place: &str) -> Self {
         match error {
-            Error::NoAnswer { last: Some(error), .. } | Error::Redis(error) => Self::of_reply(error, place),
+            Error::NoAnswer(_) | Error::Redis(_) if let Some(error) = error.redis() => {
+                Self::of_reply(error, place)
+            }
             Error::Invalid(text) => Self::usage(text),
             Error::QueueFull { .. } => Self::new(NOT_OBTAINED, error.to_string()),
             error => Self::new(UNAVAILABLE, error.to_string()),

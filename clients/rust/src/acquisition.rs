@@ -8,11 +8,12 @@ use redis::{Cmd, RedisError};
 use tokio::time::{sleep_until, timeout_at};
 
 use crate::clock::Moment;
-use crate::errors::{Error, Result, is_reply, passes};
+use crate::errors::{Details, Error, Result, is_reply, passes, rounded};
 use crate::listener::Ticket;
 use crate::node::{Node, counted, more_telling};
-use crate::options::{AFTER_ERRORS, POLLING, Poll, Settings, shortened};
+use crate::options::{AFTER_ERRORS, POLLING, Poll, shortened};
 use crate::protocol::{self, SERVER_WAIT, Wanted};
+use crate::shared::Shared;
 
 /// How long a request waits for its message before it is sent again. So a lost message costs no more.
 const SEND_AGAIN: Duration = Duration::from_secs(5);
@@ -35,19 +36,17 @@ pub(crate) struct Grant {
 }
 
 /// What follows from one copy of a request.
-enum Next {
-    Done(Result<Option<Grant>>),
+enum Step {
+    Granted(Grant),
     /// The request has to be sent again at once.
     Again,
     /// The lock was refused, and the request cannot wait by a message.
     Poll,
-    /// After this error the request may succeed.
-    Passed(RedisError),
 }
 
 /// How long a call that asks for a lock goes on.
 pub(crate) struct Pace<'a> {
-    settings: &'a Settings,
+    shared: &'a Shared,
     /// A refusal ends the call.
     pub(crate) is_once: bool,
     pub(crate) began: Instant,
@@ -59,18 +58,18 @@ pub(crate) struct Pace<'a> {
 }
 
 impl<'a> Pace<'a> {
-    pub(crate) fn new(wanted: &Wanted, settings: &'a Settings, is_try: bool) -> Self {
+    pub(crate) fn new(wanted: &Wanted, shared: &'a Shared, is_try: bool) -> Self {
         let (began, wait) = (Instant::now(), wanted.options.wait);
         let is_once = is_try || wait.is_some_and(|wait| wait.is_zero());
         let deadline = wait.filter(|_| !is_once).map(|wait| began + wait);
-        Self { settings, is_once, began, deadline, contact: None, pauses: 0 }
+        Self { shared, is_once, began, deadline, contact: None, pauses: 0 }
     }
 
     /// Until when a server has to reply.
-    pub(crate) fn limit(&self) -> Instant {
+    fn limit(&self) -> Instant {
         match self.contact {
-            Some(contact) if !self.is_once => contact + self.settings.retry_wait_for,
-            _ => self.began + self.settings.retry_for,
+            Some(contact) if !self.is_once => contact + self.shared.retry_wait_for,
+            _ => self.began + self.shared.retry_for,
         }
     }
 
@@ -99,7 +98,7 @@ pub(crate) struct Acquisition<'a> {
     wanted: &'a Wanted,
     /// The command without a wait.
     command: Cmd,
-    /// A refusal gives nothing, and is no error.
+    /// Nobody reads who has the lock.
     is_try: bool,
     /// If it is dropped without a grant, what may be left of it on the server is ended in the background.
     pub(crate) ends: bool,
@@ -124,7 +123,7 @@ impl Drop for Acquisition<'_> {
 
 impl<'a> Acquisition<'a> {
     pub(crate) fn new(node: &'a Arc<Node>, wanted: &'a Wanted, command: Cmd, is_try: bool) -> Self {
-        let pace = Pace::new(wanted, &node.shared.settings, is_try);
+        let pace = Pace::new(wanted, &node.shared, is_try);
         let (ends, last, waits, is_loose, is_queued) = Default::default();
         Self { node, wanted, command, is_try, ends, pace, last, waits, is_loose, is_queued }
     }
@@ -134,24 +133,25 @@ impl<'a> Acquisition<'a> {
         self.is_loose || self.is_queued
     }
 
-    /// Sends the request until it is granted or over. A refusal gives nothing if the caller wanted to know just that.
-    pub(crate) async fn run(&mut self) -> Result<Option<Grant>> {
+    /// Sends the request until it is granted or over.
+    pub(crate) async fn run(&mut self) -> Result<Grant> {
         loop {
             let is_over = self.pace.is_over();
             if is_over || self.last.is_some() && Instant::now() >= self.pace.limit() {
                 return Err(self.failed(is_over && self.last.is_none() && self.pace.contact.is_some()).await);
             }
             let pauses = match self.send().await {
-                Next::Done(result) => {
-                    self.ends &= !matches!(result, Ok(Some(_)));
-                    return result;
+                Ok(Step::Granted(grant)) => {
+                    self.ends = false;
+                    return Ok(grant);
                 }
-                Next::Again => continue,
-                Next::Poll => &POLLING,
-                Next::Passed(error) => {
+                Ok(Step::Again) => continue,
+                Ok(Step::Poll) => &POLLING,
+                Err(Error::Redis(error)) if passes(&error) => {
                     self.last = Some(more_telling(self.last.take(), error));
                     &AFTER_ERRORS
                 }
+                Err(error) => return Err(error.explained(&self.wanted.keys)),
             };
             self.pace.pause(pauses).await;
         }
@@ -159,39 +159,34 @@ impl<'a> Acquisition<'a> {
 
     /// The error of a call that is over: because others have the lock, or without a reply.
     async fn failed(&self, is_timed_out: bool) -> Error {
-        let (keys, waited) = (self.wanted.keys.clone(), self.pace.began.elapsed());
+        let (keys, waited) = (&self.wanted.keys, self.pace.began.elapsed());
         if !is_timed_out {
-            return Error::NoAnswer { keys, within: waited, last: self.last.clone() };
+            return Error::no_answer(keys, waited, self.last.clone());
         }
-        let holders = self.node.holders(&self.wanted.full, HOLDERS_REPLY).await;
-        Error::TimedOut { keys, waited, holders, nodes: Vec::new() }
-    }
-
-    fn after(&self, error: Error) -> Next {
-        match error {
-            Error::Redis(error) if passes(&error) => Next::Passed(error),
-            error => Next::Done(Err(error.explained(&self.wanted.keys))),
+        let mut details = Details::new(keys, format!("timed out after {}", rounded(waited)));
+        if !self.is_try {
+            details.holders = self.node.holders(&self.wanted.full, HOLDERS_REPLY).await;
         }
+        Error::TimedOut(details)
     }
 
     /// Sends the request once, and waits for what comes of it.
-    async fn send(&mut self) -> Next {
+    async fn send(&mut self) -> Result<Step> {
         let (wanted, listener) = (self.wanted, &self.node.listener);
         // A request that has not been refused waits only if there is a channel already.
         let may_wait = Some(self.waits).filter(|_| !self.pace.is_once);
         let mut ticket = may_wait.and_then(|opens| listener.ticket(wanted.key(), opens));
-        if let Some(ticket) = ticket.as_mut().filter(|ticket| ticket.is_channel_new) {
-            let _ = timeout_at(self.pace.within(SUBSCRIBING).into(), ticket.missed.changed()).await;
+        if let Some(ticket) = ticket.as_mut().filter(|ticket| ticket.is_channel_new)
+            && timeout_at(self.pace.within(SUBSCRIBING).into(), &mut ticket.message).await.is_ok()
+        {
+            return Ok(Step::Again);
         }
-        let mut wait = SERVER_WAIT;
-        let mut until = self.pace.limit().min(Instant::now() + self.pace.settings.retry_for);
-        if let Some(deadline) = self.pace.deadline {
-            let left = deadline.saturating_duration_since(Instant::now());
-            (wait, until) = (wait.min(left.max(Duration::from_millis(1))), until.min(deadline + LATE_REPLY));
-        }
-        let waiting = ticket
-            .as_ref()
-            .map(|ticket| protocol::waiting(&self.command, wait, &ticket.channel, &ticket.tag));
+        let now = Instant::now();
+        let wait = self.pace.within(SERVER_WAIT).saturating_duration_since(now).max(Duration::from_millis(1));
+        let until = self.pace.limit().min(now + self.node.shared.retry_for);
+        let until = self.pace.deadline.map_or(until, |deadline| until.min(deadline + LATE_REPLY));
+        let waiting = |ticket: &Ticket| protocol::waiting(&self.command, wait, &ticket.channel, &ticket.tag);
+        let waiting = ticket.as_ref().map(waiting);
         let command = waiting.as_ref().unwrap_or(&self.command);
         let was_loose = std::mem::replace(&mut self.is_loose, true); // also if this future is dropped
         let answer = self.node.number(wanted.call(command, until)).await;
@@ -206,7 +201,7 @@ impl<'a> Acquisition<'a> {
             Ok(answer) if answer.number > 0 => return self.confirm(answer.number, answer.sent, false).await,
             Ok(answer) => Some(answer),
             Err(error) if ticket.is_some() && listener.refused(wanted.key(), &error) => None,
-            Err(error) => return self.after(error.into()),
+            Err(error) => return Err(error.into()),
         };
         self.last = None;
         match (ticket, answer) {
@@ -214,54 +209,42 @@ impl<'a> Acquisition<'a> {
                 (self.is_queued, self.waits, self.pace.pauses) = (true, true, 0);
                 self.wait(ticket, answer.sent, wait).await
             }
-            _ if self.is_try => Next::Done(Ok(None)),
-            _ if self.pace.is_once => Next::Done(Err(self.failed(true).await)),
+            _ if self.pace.is_once => Err(self.failed(true).await),
             // If it has waited already, it wants a channel and may not have one.
-            _ if std::mem::replace(&mut self.waits, true) => Next::Poll,
-            _ => Next::Again,
+            _ if std::mem::replace(&mut self.waits, true) => Ok(Step::Poll),
+            _ => Ok(Step::Again),
         }
     }
 
     /// Waits for the message of a request that is in the queue, where the server lets it wait for a time.
-    async fn wait(&mut self, mut ticket: Ticket, sent: Moment, queued_for: Duration) -> Next {
-        let again = Instant::now() + shortened(SEND_AGAIN).min(self.pace.settings.retry_wait_for / 4);
+    async fn wait(&mut self, mut ticket: Ticket, sent: Moment, queued_for: Duration) -> Result<Step> {
+        let again = Instant::now() + shortened(SEND_AGAIN).min(self.node.shared.retry_wait_for / 4);
         let until = self.pace.deadline.map_or(again, |deadline| again.min(deadline + LATE_MESSAGE));
-        let message = async {
-            tokio::select! {
-                message = &mut ticket.message => message.ok(),
-                _ = ticket.missed.changed() => None,
-            }
+        let Ok(Ok(message)) = timeout_at(until.into(), &mut ticket.message).await else {
+            return Ok(Step::Again);
         };
-        match timeout_at(until.into(), message).await.ok().flatten() {
-            Some(Ok(0)) => {
-                // The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator
-                // has withdrawn the request.
-                self.is_queued = false;
-                match Moment::now().since(sent) < queued_for {
-                    true => Next::Done(Err(self.failed(true).await)),
-                    false => Next::Again,
-                }
-            }
-            Some(Ok(fence)) => self.confirm(fence, sent, true).await,
-            Some(Err(error)) => self.after(error.into()),
-            None => Next::Again,
+        let fence = message?;
+        if fence > 0 {
+            return self.confirm(fence, sent, true).await;
         }
+        // The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator has
+        // withdrawn the request.
+        self.is_queued = false;
+        if Moment::now().since(sent) < queued_for { Err(self.failed(true).await) } else { Ok(Step::Again) }
     }
 
     /// Makes sure of how long the hold is valid, and that enough replicas have it. The ttl began at a grant that may be long
     /// ago, if a message told of it, and at a server that may not be the primary any more.
-    async fn confirm(&mut self, fence: i64, from: Moment, is_message: bool) -> Next {
+    async fn confirm(&mut self, fence: i64, from: Moment, is_message: bool) -> Result<Step> {
         self.is_queued = true;
         let (ttl, since) = (self.wanted.options.ttl, Moment::now().since(from));
         let is_sure = !is_message || since <= ttl / 3 && !self.node.topology().is_failover;
         if self.wanted.options.min_replicas == 0 && is_sure && since < counted(ttl) {
-            return Next::Done(Ok(Some(Grant { fence, from })));
+            return Ok(Step::Granted(Grant { fence, from }));
         }
-        let (until, from) = (Instant::now() + self.pace.settings.retry_for, Moment::now());
-        match self.node.extend(until, self.wanted, ttl, Some(fence)).await {
-            Ok(true) => Next::Done(Ok(Some(Grant { fence, from }))),
-            Ok(false) => Next::Again, // it is over by now
-            Err(error) => self.after(error),
-        }
+        let (until, from) = (Instant::now() + self.node.shared.retry_for, Moment::now());
+        let is_held = self.node.extend(until, self.wanted, ttl, Some(fence)).await?;
+        // If it is over by now, the lock is asked for again.
+        Ok(if is_held { Step::Granted(Grant { fence, from }) } else { Step::Again })
     }
 }

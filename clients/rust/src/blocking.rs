@@ -20,76 +20,60 @@
 //! ```
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use redis::ToRedisArgs;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use crate::errors::Error;
+use crate::errors::{Error, Result};
 use crate::info::{Info, Mode, Queue};
 use crate::options::{LONGEST, Options, shared_options};
 use crate::server::Server;
 
-/// The thread of the library's.
-struct Background(Option<Runtime>);
-
-impl Background {
-    fn run<T>(&self, call: impl Future<Output = T>) -> T {
-        self.0.as_ref().expect("it is there until it is dropped").block_on(call)
-    }
-}
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        self.0.take().into_iter().for_each(Runtime::shutdown_background);
-    }
-}
+/// The thread of the library's, which a program has once.
+static BACKGROUND: LazyLock<Runtime> = LazyLock::new(|| {
+    let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("slock").enable_all().build();
+    runtime.expect("the system has a thread for the library")
+});
 
 /// Declares methods that wait for those of the same name.
 macro_rules! waiting {
-    ($of:ident $inner:ident: $(fn $name:ident($($given:ident: $type:ty),*) -> $result:ty;)*) => { $(
+    ($of:ident: $(fn $name:ident($($given:ident: $type:ty),*) -> $result:ty;)*) => { $(
         #[doc = concat!("As [`", stringify!($name), "`](crate::", stringify!($of), "::", stringify!($name), ").")]
         ///
         /// # Errors
         ///
         /// The same.
         pub fn $name(&self, $($given: $type),*) -> $result {
-            self.background.run(self.$inner.$name($($given),*))
+            BACKGROUND.block_on(self.0.$name($($given),*))
         }
     )* };
 }
 
 /// As [`Locks`](crate::Locks), for programs without async. It is cheap to clone, and clones share everything.
 #[derive(Clone)]
-pub struct Locks {
-    locks: crate::Locks,
-    background: Arc<Background>,
-}
+pub struct Locks(crate::Locks);
 
 impl Locks {
     /// Locks with the defaults of all options. It sends nothing, and opens no connection.
-    ///
-    /// # Panics
-    ///
-    /// If the system gives no thread.
     pub fn new(server: impl Into<Server>) -> Self {
-        crate::Locks::new(server).into()
+        Self(crate::Locks::new(server))
     }
 
     /// As [`write`](crate::Locks::write).
     pub fn write(&self, keys: impl ToRedisArgs) -> Request {
-        self.request(keys, Mode::Write)
+        Request(self.0.write(keys))
     }
 
     /// As [`read`](crate::Locks::read).
     pub fn read(&self, keys: impl ToRedisArgs) -> Request {
-        self.request(keys, Mode::Read)
+        Request(self.0.read(keys))
     }
 
     /// As [`request`](crate::Locks::request).
     pub fn request(&self, keys: impl ToRedisArgs, mode: Mode) -> Request {
-        Request { request: self.locks.request(keys, mode), background: self.background.clone() }
+        Request(self.0.request(keys, mode))
     }
 
     /// As [`adopt`](crate::Locks::adopt).
@@ -101,7 +85,7 @@ impl Locks {
         self.request(keys, mode).token(token).adopt()
     }
 
-    waiting! { Locks locks:
+    waiting! { Locks:
         fn release(keys: impl ToRedisArgs, token: impl Into<String>) -> Result<usize, Error>;
         fn info(key: &str) -> Result<Option<Info>, Error>;
         fn queues() -> Result<Vec<Queue>, Error>;
@@ -113,31 +97,25 @@ impl Locks {
 impl From<crate::Locks> for Locks {
     /// For locks with options: `Locks::from(slock_client::Locks::builder(client).prefix("app:").build())`.
     fn from(locks: crate::Locks) -> Self {
-        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("slock").enable_all().build();
-        let background = Background(Some(runtime.expect("the system has a thread for the library")));
-        Self { locks, background: Arc::new(background) }
+        Self(locks)
     }
 }
 
 /// As [`Request`](crate::Request), for programs without async.
 #[derive(Clone)]
 #[must_use = "a request does nothing until it is acquired"]
-pub struct Request {
-    request: crate::Request,
-    background: Arc<Background>,
-}
+pub struct Request(crate::Request);
 
 impl Request {
     shared_options!();
 
     fn options_mut(&mut self) -> &mut Options {
-        self.request.options_mut()
+        self.0.options_mut()
     }
 
     /// As [`token`](crate::Request::token).
-    pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.request = self.request.token(token);
-        self
+    pub fn token(self, token: impl Into<String>) -> Self {
+        Self(self.0.token(token))
     }
 
     /// As [`acquire`](crate::Request::acquire).
@@ -146,7 +124,7 @@ impl Request {
     ///
     /// The same.
     pub fn acquire(&self) -> Result<Hold, Error> {
-        Ok(self.hold(self.background.run(self.request.acquire())?))
+        BACKGROUND.block_on(self.0.acquire()).map(Hold)
     }
 
     /// As [`try_acquire`](crate::Request::try_acquire).
@@ -155,7 +133,7 @@ impl Request {
     ///
     /// The same.
     pub fn try_acquire(&self) -> Result<Option<Hold>, Error> {
-        Ok(self.background.run(self.request.try_acquire())?.map(|hold| self.hold(hold)))
+        Ok(BACKGROUND.block_on(self.0.try_acquire())?.map(Hold))
     }
 
     /// Runs the work under the lock: it waits, runs the work, and releases. If the hold is lost meanwhile, the work learns of
@@ -179,24 +157,17 @@ impl Request {
     ///
     /// The same.
     pub fn adopt(&self) -> Result<Hold, Error> {
-        Ok(self.hold(self.background.run(self.request.adopt())?))
-    }
-
-    fn hold(&self, hold: crate::Hold) -> Hold {
-        Hold { hold, background: self.background.clone() }
+        BACKGROUND.block_on(self.0.adopt()).map(Hold)
     }
 }
 
 /// As [`Hold`](crate::Hold), for programs without async; it dereferences to that, for all that does not block. If it is
 /// dropped, it is released, and that waits for the reply, for at most the time of `retry_for`.
 #[must_use = "the lock is released when its hold is dropped"]
-pub struct Hold {
-    hold: crate::Hold,
-    background: Arc<Background>,
-}
+pub struct Hold(crate::Hold);
 
 impl Hold {
-    waiting! { Hold hold:
+    waiting! { Hold:
         fn release() -> Result<(), Error>;
         fn extend(ttl: Duration) -> Result<(), Error>;
         fn upgrade(wait: impl Into<Option<Duration>>) -> Result<i64, Error>;
@@ -208,7 +179,7 @@ impl Deref for Hold {
     type Target = crate::Hold;
 
     fn deref(&self) -> &crate::Hold {
-        &self.hold
+        &self.0
     }
 }
 
@@ -216,7 +187,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         if Handle::try_current().is_err() {
             // It says nothing if it is released already, and a failure has been reported to hook and log.
-            let _ = self.background.run(self.hold.release());
+            let _ = self.release();
         }
     }
 }

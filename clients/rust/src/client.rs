@@ -1,37 +1,25 @@
-//! Meets `redis::Client`. Commands and messages share one connection, which is made of the client. Commands of calls can go over
-//! a connection of the program's.
+//! Meets `redis::Client`. Commands and messages share one connection, which is made of the client.
 
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, ProtocolVersion, RedisError, RedisResult, Value, cmd,
+    AsyncConnectionConfig, Client, ErrorKind, ProtocolVersion, RedisError, RedisResult, Value, cmd, pipe,
 };
-use tokio::time::timeout_at;
 
-use crate::errors::is_reply;
-use crate::link::{Health, Link};
+use crate::link::{Connection, Health, Link, Program};
 use crate::server::Server;
-use crate::transport::{Call, Reply, SILENCE, Topology, Transport, silent};
+use crate::transport::{Call, SILENCE, Topology};
 
 /// How many commands may wait to be written.
 const MOST_UNSENT: usize = 4096;
-/// How long the program's connection may say nothing.
-const SILENCE_OF_THE_PROGRAM: Duration = Duration::from_millis(300);
-/// For how long commands go over another connection after that.
-const PAUSE: Duration = Duration::from_secs(1);
 
-type Connected = BoxFuture<'static, RedisResult<MultiplexedConnection>>;
-
-/// One server, to which this opens connections.
-struct Direct {
-    link: Link<MultiplexedConnection>,
-    program: Option<Program>,
-    topology: Topology,
-}
+/// Opens a connection of this configuration. It is told its health if it is to be shared.
+type Connect = Box<dyn Fn(AsyncConnectionConfig, Option<Arc<Health>>) -> Opening + Send + Sync>;
+type Opening = BoxFuture<'static, RedisResult<MultiplexedConnection>>;
 
 impl From<Client> for Server {
     fn from(client: Client) -> Self {
@@ -43,11 +31,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> From<(Client, C)> for Se
     /// The commands of the program's calls go over its connection, such as a `MultiplexedConnection` or a
     /// `ConnectionManager`, as long as that replies. Renewals and messages go over a connection of the client.
     fn from((client, connection): (Client, C)) -> Self {
-        let send = move |command: Cmd| {
-            let mut connection = connection.clone();
-            async move { connection.req_packed_command(&command).await }.boxed()
-        };
-        Self::of_client(client, Some(Program { send: Box::new(send), failed: Mutex::default() }))
+        Self::of_client(client, Some(Program::new(connection)))
     }
 }
 
@@ -69,7 +53,7 @@ impl Server {
         R: Future<Output = RedisResult<MultiplexedConnection>> + Send + 'static,
     {
         let connect = move |config, _| connect(config).map(|connection| connection.map_err(may_pass)).boxed();
-        Self::direct(name.into(), false, None, connect)
+        Self::direct(name.into(), false, None, Box::new(connect))
     }
 
     fn of_client(client: Client, program: Option<Program>) -> Self {
@@ -78,28 +62,29 @@ impl Server {
             let client = speaking_resp3(&client);
             async move { client?.get_multiplexed_async_connection_with_config(&config).await }.boxed()
         };
-        Self::direct(name, false, program, connect)
+        Self::direct(name, false, program, Box::new(connect))
     }
 
-    /// A server to which connections are opened, each of which has a health if it is shared.
+    /// A server to which connections are opened.
     pub(crate) fn direct(
         name: String,
         is_failover: bool,
         program: Option<Program>,
-        connect: impl Fn(AsyncConnectionConfig, Option<Arc<Health>>) -> Connected + Send + Sync + 'static,
+        connect: Connect,
     ) -> Self {
         let open = move |health: Option<Arc<Health>>| {
             let config = AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(SILENCE))
                 .set_response_timeout(None)
                 .set_pipeline_buffer_size(MOST_UNSENT);
-            match health.clone() {
-                Some(shared) => connect(config.set_push_sender(shared.pushes(false)), health),
-                None => connect(config, None),
-            }
+            let config = match health.clone() {
+                Some(health) => config.set_push_sender(health.pushes()),
+                None => config,
+            };
+            connect(config, health)
         };
         let topology = Topology { name, is_cluster: false, is_failover };
-        Self::over(move |events| Direct { link: Link::new(events, Box::new(open)), program, topology })
+        Self::over(move |events| Link::new(topology, program, events, Box::new(open)))
     }
 }
 
@@ -120,70 +105,21 @@ pub(crate) fn speaking_resp3(client: &Client) -> RedisResult<Client> {
     Client::open(info.set_redis_settings(settings))
 }
 
-/// A connection of the program's. What instruments it sees the commands of calls. If it is silent, or busy with a command that
-/// blocks, it holds no call up.
-pub(crate) struct Program {
-    send: Box<dyn Fn(Cmd) -> BoxFuture<'static, RedisResult<Value>> + Send + Sync>,
-    /// When it last gave no reply.
-    failed: Mutex<Option<Instant>>,
-}
+impl Connection for MultiplexedConnection {
+    const SENT_ONCE: Duration = Duration::MAX;
 
-impl Program {
-    /// Sends a command. It is nothing if there is no reply, and for a while after that.
-    async fn call(&self, call: Call<'_>) -> Option<RedisResult<Reply>> {
-        let failed = *self.failed.lock().expect("nothing panics here");
-        if failed.is_some_and(|since| since.elapsed() < PAUSE) {
-            return None;
-        }
-        let until = call.until.min(Instant::now() + SILENCE_OF_THE_PROGRAM);
-        let reply = timeout_at(until.into(), (self.send)(call.command.clone())).await;
-        match reply.unwrap_or_else(|_| Err(silent())).and_then(Value::extract_error) {
-            Err(error) if !is_reply(&error) => {
-                *self.failed.lock().expect("nothing panics here") = Some(Instant::now());
-                None
-            }
-            reply => Some(reply.map(|value| Reply { value, then: Value::Nil, is_alone: true })),
-        }
-    }
-}
-
-async fn exchange(mut connection: MultiplexedConnection, call: Call<'_>) -> RedisResult<(Value, Value)> {
-    let Some((then, _)) = call.then else {
-        return Ok((connection.send_packed_command(call.command).await?, Value::Nil));
-    };
-    let mut pipeline = redis::pipe();
-    pipeline.add_command(call.command.clone()).add_command(then.clone());
-    let replies = connection.send_packed_commands(&pipeline, 0, 2).await?;
-    Ok(<[Value; 2]>::try_from(replies).map_or((Value::Nil, Value::Nil), |[reply, then]| (reply, then)))
-}
-
-impl Transport for Direct {
-    fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>> {
+    fn exchange(mut self, call: Call<'_>) -> BoxFuture<'_, RedisResult<Vec<Value>>> {
         async move {
-            let program = self.program.as_ref().filter(|_| !call.is_reserved && call.then.is_none());
-            if let Some(program) = program
-                && let Some(reply) = program.call(call).await
-            {
-                return reply;
-            }
-            let reply = self.link.call(call, |connection| exchange(connection, call)).await?;
-            Ok(Reply { is_alone: program.is_none(), ..reply })
+            let Some((then, _)) = call.then else {
+                return Ok(vec![self.send_packed_command(call.command).await?]);
+            };
+            let both = pipe().add_command(call.command.clone()).add_command(then.clone()).clone();
+            self.send_packed_commands(&both, 0, 2).await
         }
         .boxed()
     }
 
-    fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, RedisResult<()>> {
-        let subscribe = async move |mut connection: MultiplexedConnection| {
-            cmd("SSUBSCRIBE").arg(channel).exec_async(&mut connection).await
-        };
-        self.link.send(Instant::now() + SILENCE, subscribe).boxed()
-    }
-
-    fn topology(&self) -> Topology {
-        self.topology.clone()
-    }
-
-    fn close(&self) {
-        self.link.close();
+    fn subscribe(mut self, channel: &str) -> BoxFuture<'_, RedisResult<()>> {
+        async move { cmd("SSUBSCRIBE").arg(channel).exec_async(&mut self).await }.boxed()
     }
 }

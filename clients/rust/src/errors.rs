@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redis::{ErrorKind, RedisError};
 
-use crate::info::{Holder, Mode};
+use crate::info::Holder;
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -47,23 +47,30 @@ pub struct NodeReply {
     pub error: Option<Error>,
 }
 
-impl fmt::Display for NodeReply {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.error {
-            Some(error) => write!(f, "{}: {error}", self.node),
-            None => write!(f, "{}: {}", self.node, if self.granted { "granted" } else { "refused" }),
-        }
-    }
+/// What an error is about.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Details {
+    /// The keys of the call or of the hold, without the prefix.
+    pub keys: Arc<[String]>,
+    /// Who holds a key now, at most 10, if a wait is over. Nobody if the key is free by now, or if the user may not run
+    /// `SLOCK.INFO`.
+    pub holders: Vec<Holder>,
+    /// The replies of the nodes of a quorum, in the order in which the servers were given.
+    pub nodes: Vec<NodeReply>,
+    /// Empty if the cause says all.
+    pub(crate) text: String,
+    pub(crate) cause: Option<Box<Error>>,
 }
 
-/// A request that the server denied, and what it replied.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Denied {
-    /// The keys of the request.
-    pub keys: Arc<[String]>,
-    /// The error of the redis crate.
-    pub reply: RedisError,
+impl Details {
+    pub(crate) fn new(keys: &Arc<[String]>, text: impl Into<String>) -> Self {
+        Self { keys: keys.clone(), text: text.into(), ..Self::default() }
+    }
+
+    pub(crate) fn caused_by(self, cause: Option<Error>) -> Self {
+        Self { cause: cause.map(Box::new), ..self }
+    }
 }
 
 /// Everything that can go wrong.
@@ -71,67 +78,31 @@ pub struct Denied {
 #[non_exhaustive]
 pub enum Error {
     /// The server replied, and others had the lock until the wait was over.
-    TimedOut {
-        /// The keys of the request.
-        keys: Arc<[String]>,
-        /// How long it waited.
-        waited: Duration,
-        /// Who holds a key now, at most 10. Nobody if the key is free by now, or if the user may not run `SLOCK.INFO`.
-        holders: Vec<Holder>,
-        /// The replies of the nodes of a quorum.
-        nodes: Vec<NodeReply>,
-    },
+    TimedOut(Details),
     /// No reply came from the server within the limit, or none that decides. The source is the last error.
-    NoAnswer {
-        /// The keys of the call.
-        keys: Arc<[String]>,
-        /// How long the call went on.
-        within: Duration,
-        /// The last error of the redis crate, if there was one.
-        last: Option<RedisError>,
-    },
-    /// The hold ended, and nobody released it through this library. What it protects may have another owner by now.
+    NoAnswer(Details),
+    /// The hold ended, and nobody released it through this library. What it protects may have another owner by now. The
+    /// source is the error of the last renewal, if the hold expired.
     Lost {
-        /// The keys of the hold.
-        keys: Arc<[String]>,
         /// Why it ended.
         reason: Reason,
-        /// The error of the last renewal, if the hold expired.
-        last: Option<Box<Error>>,
+        /// What it is about.
+        details: Details,
     },
     /// The owner token does not hold the keys, for example because the hold was released or detached.
-    NotHeld {
-        /// The keys.
-        keys: Arc<[String]>,
-        /// The mode, if it is known.
-        mode: Option<Mode>,
-    },
+    NotHeld(Details),
     /// The owner token holds the key in the other mode.
-    WrongMode(Denied),
+    WrongMode(Details),
     /// The wait would have closed a cycle of owners that wait for each other. The text names the cycle.
-    Deadlock(Denied),
+    Deadlock(Details),
     /// The server lets no more requests wait.
-    QueueFull(Denied),
+    QueueFull(Details),
     /// The server refuses the owner token, because its acquisition has been ended.
-    Refused(Denied),
+    Refused(Details),
     /// Neither a majority of the nodes of a quorum granted the lock, nor a majority refused it.
-    QuorumMissed {
-        /// The keys of the request.
-        keys: Arc<[String]>,
-        /// How long the call went on.
-        within: Duration,
-        /// What each node replied, in the order in which the servers were given.
-        nodes: Vec<NodeReply>,
-    },
+    QuorumMissed(Details),
     /// The lock was granted, but too few replicas acknowledged it. It has been released.
-    TooFewReplicas {
-        /// The keys of the request.
-        keys: Arc<[String]>,
-        /// How many replicas were asked for.
-        wanted: u32,
-        /// How many acknowledged.
-        acknowledged: u32,
-    },
+    TooFewReplicas(Details),
     /// The server does not know the commands of the module.
     ModuleNotLoaded,
     /// The `Locks` has been closed.
@@ -152,38 +123,49 @@ impl Error {
             ModuleNotLoaded Closed Invalid Redis)
     }
 
+    /// What the error is about, if it is about keys.
+    pub fn details(&self) -> Option<&Details> {
+        use Error::*;
+        match self {
+            TimedOut(details) | NoAnswer(details) | Lost { details, .. } | NotHeld(details) => Some(details),
+            WrongMode(details) | Deadlock(details) | QueueFull(details) | Refused(details) => Some(details),
+            QuorumMissed(details) | TooFewReplicas(details) => Some(details),
+            ModuleNotLoaded | Closed | Invalid(_) | Redis(_) => None,
+        }
+    }
+
     /// The error of the redis crate in this error, if there is one.
     pub fn redis(&self) -> Option<&RedisError> {
-        match self {
-            Error::NoAnswer { last, .. } => last.as_ref(),
-            Error::Lost { last, .. } => last.as_deref()?.redis(),
-            Error::WrongMode(denied) | Error::Deadlock(denied) => Some(&denied.reply),
-            Error::QueueFull(denied) | Error::Refused(denied) => Some(&denied.reply),
-            Error::Redis(error) => Some(error),
-            _ => None,
-        }
+        if let Error::Redis(error) = self { Some(error) } else { self.details()?.cause.as_ref()?.redis() }
+    }
+
+    pub(crate) fn no_answer(keys: &Arc<[String]>, within: Duration, last: Option<RedisError>) -> Self {
+        let has_replied = last.as_ref().is_some_and(is_reply);
+        let no = if has_replied { "the server granted nothing" } else { "no reply from the server" };
+        let text = format!("{no} within {}", rounded(within));
+        Error::NoAnswer(Details::new(keys, text).caused_by(last.map(Error::Redis)))
     }
 
     /// Gives an error reply of the server its kind. Others stay those of the redis crate.
     pub(crate) fn explained(self, keys: &Arc<[String]>) -> Self {
-        let Error::Redis(reply) = self else { return self };
-        let denied = Denied { keys: keys.clone(), reply };
-        match denied.reply.code() {
-            Some("WRONGMODE") => Error::WrongMode(denied),
-            Some("NOTHELD") => Error::NotHeld { keys: denied.keys, mode: None },
-            Some("DEADLOCK") => Error::Deadlock(denied),
-            Some("QUEUEFULL") => Error::QueueFull(denied),
-            Some("REFUSED") => Error::Refused(denied),
-            Some("ERR") if text(&denied.reply).to_lowercase().contains("unknown command") => {
-                Error::ModuleNotLoaded
+        let Error::Redis(reply) = &self else { return self };
+        let kind = match reply.code() {
+            Some("WRONGMODE") => Error::WrongMode,
+            Some("DEADLOCK") => Error::Deadlock,
+            Some("QUEUEFULL") => Error::QueueFull,
+            Some("REFUSED") => Error::Refused,
+            Some("NOTHELD") => Error::NotHeld,
+            Some("ERR") if text(reply).to_lowercase().contains("unknown command") => {
+                return Error::ModuleNotLoaded;
             }
-            _ => Error::Redis(denied.reply),
-        }
+            _ => return self,
+        };
+        kind(Details::new(keys, "").caused_by(Some(self)))
     }
 
     /// Whether the command may succeed if it is sent again.
     pub(crate) fn passes(&self) -> bool {
-        matches!(self, Error::NoAnswer { .. }) || matches!(self, Error::Redis(error) if passes(error))
+        matches!(self, Error::NoAnswer(_)) || matches!(self, Error::Redis(error) if passes(error))
     }
 
     /// Another type has replaced the lock.
@@ -209,36 +191,6 @@ fn text(error: &RedisError) -> String {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::TimedOut { keys, waited, holders, nodes } if nodes.is_empty() => {
-                write!(f, "timed out after {}{}", rounded(*waited), about(keys))?;
-                let mut before = ", held by";
-                for holder in holders {
-                    let metadata = holder.metadata.as_ref().map(|text| format!(" {text}")).unwrap_or_default();
-                    write!(f, "{before}{metadata} {}", holder.token)?;
-                    before = " and";
-                }
-                Ok(())
-            }
-            Error::TimedOut { keys, waited: within, nodes, .. } | Error::QuorumMissed { keys, within, nodes } => {
-                write!(f, "no majority of {} nodes after {}{}", nodes.len(), rounded(*within), about(keys))?;
-                nodes.iter().try_for_each(|node| write!(f, "; {node}"))
-            }
-            Error::NoAnswer { keys, within, last } => {
-                let has_replied = last.as_ref().is_some_and(is_reply);
-                let no = if has_replied { "the server granted nothing" } else { "no reply from the server" };
-                write!(f, "{no} within {}{}", rounded(*within), about(keys))
-            }
-            Error::Lost { keys, reason, .. } => write!(f, "the lock was lost, {reason}{}", about(keys)),
-            Error::NotHeld { keys, mode } => {
-                let mode = mode.map(|mode| format!(" for {mode}")).unwrap_or_default();
-                write!(f, "the owner token does not hold the lock{mode}{}", about(keys))
-            }
-            Error::WrongMode(denied) | Error::Deadlock(denied) | Error::QueueFull(denied) | Error::Refused(denied) => {
-                write!(f, "{}{}", text(&denied.reply), about(&denied.keys))
-            }
-            Error::TooFewReplicas { keys, wanted, acknowledged } => {
-                write!(f, "{acknowledged} of {wanted} replicas acknowledged{}", about(keys))
-            }
             Error::ModuleNotLoaded => f.write_str(
                 "the server has not loaded the SLOCK module: start it with --loadmodule /path/to/libslock.so, \
                  or run MODULE LOAD /path/to/libslock.so",
@@ -246,37 +198,45 @@ impl fmt::Display for Error {
             Error::Closed => f.write_str("the Locks has been closed"),
             Error::Invalid(text) => f.write_str(text),
             Error::Redis(error) => f.write_str(&text(error)),
+            error => error.details().map_or(Ok(()), |details| details.fmt(f)),
         }
     }
 }
 
-/// Which keys an error is about.
-fn about(keys: &[String]) -> String {
-    if keys.is_empty() { String::new() } else { format!(" (lock {})", keys.join(", ")) }
+impl fmt::Display for Details {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.cause {
+            Some(cause) if self.text.is_empty() => cause.fmt(f)?,
+            _ => f.write_str(&self.text)?,
+        }
+        if !self.keys.is_empty() {
+            write!(f, " (lock {})", self.keys.join(", "))?;
+        }
+        for (number, Holder { metadata, token, .. }) in self.holders.iter().enumerate() {
+            let before = if number == 0 { ", held by" } else { " and" };
+            let metadata = metadata.as_ref().map(|text| format!(" {text}")).unwrap_or_default();
+            write!(f, "{before}{metadata} {token}")?;
+        }
+        for NodeReply { node, granted, error } in &self.nodes {
+            let reply = if *granted { "granted" } else { "refused" }.to_owned();
+            write!(f, "; {node}: {}", error.as_ref().map_or(reply, Error::to_string))?;
+        }
+        Ok(())
+    }
 }
 
 /// Whole milliseconds, as far as a duration has some.
-fn rounded(duration: Duration) -> String {
+pub(crate) fn rounded(duration: Duration) -> String {
     format!("{:?}", Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
 }
 
 impl StdError for Error {
-    /// What is not said by the text of this error. An error of the redis crate that only passes on another one is left
-    /// out, so that no text comes twice; [`Error::redis`] gives it.
+    /// What is not said by the text of this error. The errors below it are in that text; [`Error::redis`] gives the one of the
+    /// redis crate.
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match self {
-            Error::NoAnswer { last: Some(error), .. } => Some(innermost(error)),
-            Error::Lost { last: Some(error), .. } => match &**error {
-                Error::Redis(error) => Some(innermost(error)),
-                error => Some(error),
-            },
-            _ => None,
-        }
+        let details = self.details().filter(|details| !details.text.is_empty())?;
+        Some(details.cause.as_deref()?)
     }
-}
-
-fn innermost(error: &RedisError) -> &(dyn StdError + 'static) {
-    error.source().filter(|source| source.to_string() == error.to_string()).unwrap_or(error)
 }
 
 /// The codes after which the same command, with the same token, may succeed a little later.

@@ -1,5 +1,6 @@
 //! Tells the program and the log what happens. It decides nothing.
 
+use std::error::Error as _;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -38,33 +39,31 @@ pub trait Hooks: Send + Sync + 'static {
 impl Hooks for () {}
 
 /// Calls the hooks and writes the log of one `Locks`.
-pub(crate) struct Reporter {
-    pub(crate) hooks: Box<dyn Hooks>,
-}
+pub(crate) struct Reporter(pub(crate) Box<dyn Hooks>);
 
 impl Reporter {
     /// An acquisition ended.
     pub(crate) fn waited(&self, wanted: &Wanted, began: Instant, outcome: &str) {
         let (label, duration) = (wanted.label(), began.elapsed());
         debug!(label, ?duration, outcome, "an acquisition ended");
-        self.hooks.waited(label, duration, outcome);
+        self.0.waited(label, duration, outcome);
     }
 
     pub(crate) fn lost(&self, wanted: &Wanted, loss: &Error) {
-        let Error::Lost { reason, last, keys } = loss else { return };
-        let cause = last.as_ref().map(tracing::field::display);
+        let Error::Lost { reason, details } = loss else { return };
+        let (keys, cause) = (&details.keys, loss.source().map(tracing::field::display));
         warn!(?keys, label = wanted.label(), %reason, cause, "a lock was lost");
-        self.hooks.lost(wanted.label(), keys, *reason);
+        self.0.lost(wanted.label(), keys, *reason);
     }
 
     pub(crate) fn renewal_failed(&self, wanted: &Wanted, error: &Error) {
         debug!(keys = ?wanted.keys, label = wanted.label(), %error, "a renewal failed");
-        self.hooks.renewal_failed(wanted.label(), error);
+        self.0.renewal_failed(wanted.label(), error);
     }
 
     pub(crate) fn release_failed(&self, wanted: &Wanted, error: &Error) {
         warn!(keys = ?wanted.keys, label = wanted.label(), %error, "a release failed; the lock ends by its ttl");
-        self.hooks.release_failed(wanted.label(), error);
+        self.0.release_failed(wanted.label(), error);
     }
 
     /// Nothing limits the hold.
@@ -88,17 +87,15 @@ impl Outage {
     /// Notes whether the server replied.
     pub(crate) fn reached(&self, server: &str, error: Option<&RedisError>) {
         let mut outage = self.0.lock().expect("nothing panics here");
-        match (error, *outage) {
-            (None, Some((_, true))) => info!(server, "the server replies again"),
-            (Some(error), Some((since, false))) if since.elapsed() > LOG_OUTAGE_AFTER => {
-                *outage = Some((since, true));
-                warn!(server, %error, "no reply from the server");
+        let Some(error) = error else {
+            if let Some((_, true)) = outage.take() {
+                info!(server, "the server replies again");
             }
-            (Some(_), None) => *outage = Some((Instant::now(), false)),
-            _ => {}
-        }
-        if error.is_none() {
-            *outage = None;
+            return;
+        };
+        let (since, is_logged) = outage.get_or_insert((Instant::now(), false));
+        if since.elapsed() > LOG_OUTAGE_AFTER && !std::mem::replace(is_logged, true) {
+            warn!(server, %error, "no reply from the server");
         }
     }
 }

@@ -22,7 +22,6 @@ mod listener;
 mod locks;
 #[cfg(feature = "testing")]
 mod memory;
-mod mode;
 mod node;
 mod options;
 mod protocol;
@@ -38,7 +37,7 @@ pub mod testing;
 mod transport;
 mod watchdog;
 
-pub use errors::{Denied, Error, NodeReply, Reason};
+pub use errors::{Details, Error, NodeReply, Reason};
 pub use hold::Hold;
 pub use hooks::Hooks;
 pub use info::{Holder, Info, Mode, Queue, Waiter};

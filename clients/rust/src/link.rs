@@ -2,18 +2,18 @@
 
 use std::io::{Error, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
-use redis::aio::SendError;
-use redis::{PushInfo, PushKind, RedisError, RedisResult, Value};
+use redis::aio::{ConnectionLike, SendError};
+use redis::{Cmd, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout_at;
 
 use crate::errors::is_reply;
-use crate::transport::{Call, Event, Events, Reply, SILENCE, silent};
+use crate::transport::{Call, Event, Events, Reply, SILENCE, Topology, Transport, silent};
 
 /// How long a connection is being opened at most, which may take several servers.
 const OPENING: Duration = Duration::from_secs(5);
@@ -22,17 +22,28 @@ const BETWEEN_OPENINGS: Duration = Duration::from_millis(10);
 /// How many connections for one call at a time there are.
 const MOST_SINGLE: usize = 32;
 
-/// Opens a connection, which has this health: one that is shared, or one for one call at a time.
+/// A connection of the redis crate.
+pub(crate) trait Connection: Clone + Send + Sync + 'static {
+    /// In less time the redis crate has not sent a command twice.
+    const SENT_ONCE: Duration;
+    /// Sends the command, and the one that follows it. Gives the reply to each.
+    fn exchange(self, call: Call<'_>) -> BoxFuture<'_, RedisResult<Vec<Value>>>;
+    fn subscribe(self, channel: &str) -> BoxFuture<'_, RedisResult<()>>;
+}
+
+/// Opens a connection. It is told its health if it is to be shared, and not for one call at a time.
 pub(crate) type Open<C> =
     Box<dyn Fn(Option<Arc<Health>>) -> BoxFuture<'static, RedisResult<C>> + Send + Sync>;
 
 pub(crate) struct Link<C> {
+    topology: Topology,
+    program: Option<Program>,
+    /// Over which messages come, if they need a connection of their own.
+    pub(crate) messages: Option<Box<Self>>,
     open: Open<C>,
     events: Events,
     shared: Mutex<Option<Live<C>>>,
-    /// Connections for one call at a time that no call uses, as old as the shared one at most.
-    idle: Mutex<Vec<C>>,
-    /// What lets such a connection be used.
+    /// What lets a connection for one call at a time be used.
     single: Semaphore,
 }
 
@@ -42,6 +53,141 @@ struct Live<C> {
     connection: Shared<BoxFuture<'static, RedisResult<C>>>,
     opened: Instant,
     health: Arc<Health>,
+    /// Connections for one call at a time that no call uses.
+    idle: Arc<Mutex<Vec<C>>>,
+}
+
+impl<C: Connection> Live<C> {
+    /// Waits for a reply, and notes what it says of the connection.
+    async fn noted<T>(&self, until: Instant, sent: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+        let reply = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
+        let opened = self.connection.peek();
+        // One that is still being opened is waited for by the next command.
+        let is_spent = opened.is_some() || self.opened.elapsed() > OPENING;
+        match &reply {
+            Err(error) if is_spent && (!is_reply(error) || matches!(opened, Some(Err(_)))) => {
+                self.health.lose()
+            }
+            _ if self.health.is_lost() => return Err(lost()),
+            // A former primary without replicas, or one that is a replica by now.
+            Err(error) if matches!(error.code(), Some("READONLY" | "NOREPLICAS")) => {
+                self.health.doubt.notify_one()
+            }
+            _ => {}
+        }
+        reply
+    }
+}
+
+impl<C: Connection> Link<C> {
+    pub(crate) fn new(topology: Topology, program: Option<Program>, events: Events, open: Open<C>) -> Self {
+        let (shared, single) = (Mutex::default(), Semaphore::new(MOST_SINGLE));
+        Self { topology, program, messages: None, open, events, shared, single }
+    }
+
+    fn live(&self) -> Live<C> {
+        let mut shared = self.shared.lock().expect("nothing panics here");
+        let is_usable = |live: &Live<C>| !live.health.is_lost() || live.opened.elapsed() < BETWEEN_OPENINGS;
+        if let Some(live) = shared.as_ref().filter(|live| is_usable(live)) {
+            return live.clone();
+        }
+        let (is_lost, doubt, idle) = Default::default();
+        let health = Arc::new(Health { is_lost, doubt, events: self.events.clone() });
+        let connection = (self.open)(Some(health.clone())).shared();
+        shared.insert(Live { connection, opened: Instant::now(), health, idle }).clone()
+    }
+
+    async fn exchange(&self, live: &Live<C>, call: Call<'_>) -> RedisResult<(Value, Value)> {
+        if call.then.is_none() {
+            return exchange(live.connection.clone().await?, call).await;
+        }
+        let idle = || live.idle.lock().expect("nothing panics here");
+        let free = idle().pop();
+        let connection = match free {
+            Some(connection) => connection,
+            None => (self.open)(None).await?,
+        };
+        let replies = exchange(connection.clone(), call).await?;
+        idle().push(connection);
+        Ok(replies)
+    }
+}
+
+impl<C: Connection> Transport for Link<C> {
+    fn call<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, RedisResult<Reply>> {
+        async move {
+            let program = self.program.as_ref().filter(|_| !call.is_reserved && call.then.is_none());
+            if let Some(program) = program
+                && let Some(reply) = program.call(call).await
+            {
+                return reply;
+            }
+            let _turn = match call.then {
+                Some(_) => {
+                    timeout_at(call.until.into(), self.single.acquire()).await.map_err(|_| silent())?.ok()
+                }
+                None => None,
+            };
+            let (live, sent) = (self.live(), Instant::now());
+            let until = call.until.min(sent + SILENCE) + call.then.map_or(Duration::ZERO, |(_, block)| block);
+            let (value, then) = live.noted(until, self.exchange(&live, call)).await?;
+            Ok(Reply { value, then, is_alone: program.is_none() && sent.elapsed() < C::SENT_ONCE })
+        }
+        .boxed()
+    }
+
+    fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, RedisResult<()>> {
+        let link = self.messages.as_deref().unwrap_or(self);
+        async move {
+            let live = link.live();
+            let subscribed = async { live.connection.clone().await?.subscribe(channel).await };
+            live.noted(Instant::now() + SILENCE, subscribed).await
+        }
+        .boxed()
+    }
+
+    fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    fn close(&self) {
+        self.shared.lock().expect("nothing panics here").take();
+        self.messages.iter().for_each(|messages| messages.close());
+    }
+}
+
+/// A connection of the program's. What instruments it sees the commands of calls.
+pub(crate) struct Program(Box<dyn Fn(Cmd) -> BoxFuture<'static, RedisResult<Value>> + Send + Sync>);
+
+impl Program {
+    pub(crate) fn new(connection: impl ConnectionLike + Clone + Send + Sync + 'static) -> Self {
+        Self(Box::new(move |command| {
+            let mut connection = connection.clone();
+            async move { connection.req_packed_command(&command).await }.boxed()
+        }))
+    }
+
+    /// Sends a command. It is nothing if there is no reply for half the time: the connection may be silent, or busy with a
+    /// command that blocks.
+    async fn call(&self, call: Call<'_>) -> Option<RedisResult<Reply>> {
+        let now = Instant::now();
+        let until = now + (call.until.saturating_duration_since(now) / 2).min(SILENCE);
+        let reply = timeout_at(until.into(), (self.0)(call.command.clone())).await.ok()?;
+        match reply.and_then(Value::extract_error) {
+            Err(error) if !is_reply(&error) => None,
+            reply => Some(reply.map(|value| Reply { value, then: Value::Nil, is_alone: true })),
+        }
+    }
+}
+
+async fn exchange(connection: impl Connection, call: Call<'_>) -> RedisResult<(Value, Value)> {
+    let mut replies = connection.exchange(call).await?.into_iter().map(Value::extract_error);
+    let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
+    Ok((next()?, next()?))
+}
+
+fn lost() -> RedisError {
+    Error::new(ErrorKind::ConnectionAborted, "the connection was lost").into()
 }
 
 /// Whether a connection is used no more. What arrives over it after that does not count.
@@ -63,124 +209,15 @@ impl Health {
             (self.events)(Event::Missed);
         }
     }
-}
 
-impl<C: Clone + Send + Sync + 'static> Link<C> {
-    pub(crate) fn new(events: Events, open: Open<C>) -> Self {
-        let (shared, idle) = Default::default();
-        Self { open, events, shared, idle, single: Semaphore::new(MOST_SINGLE) }
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<C>> {
-        self.idle.lock().expect("nothing panics here")
-    }
-
-    fn live(&self) -> Live<C> {
-        let mut shared = self.shared.lock().expect("nothing panics here");
-        let is_usable = |live: &Live<C>| !live.health.is_lost() || live.opened.elapsed() < BETWEEN_OPENINGS;
-        if let Some(live) = shared.as_ref().filter(|live| is_usable(live)) {
-            return live.clone();
-        }
-        self.idle().clear();
-        let (is_lost, doubt) = Default::default();
-        let health = Arc::new(Health { is_lost, doubt, events: self.events.clone() });
-        let connection = (self.open)(Some(health.clone())).shared();
-        shared.insert(Live { connection, opened: Instant::now(), health }).clone()
-    }
-
-    /// Sends over the shared connection.
-    pub(crate) async fn send<T, F>(&self, until: Instant, send: impl FnOnce(C) -> F) -> RedisResult<T>
-    where
-        F: Future<Output = RedisResult<T>>,
-    {
-        let live = self.live();
-        let sent = async {
-            let connection = match live.connection.peek() {
-                Some(opened) => opened.clone(),
-                None => live.connection.clone().await,
-            };
-            send(connection.inspect_err(|_| live.health.lose())?).await
-        };
-        let until = until.min(Instant::now() + SILENCE);
-        let reply = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
-        // One that is still being opened is waited for by the next command.
-        let is_spent = live.connection.peek().is_some() || live.opened.elapsed() > OPENING;
-        match reply {
-            Err(ref error) if !is_reply(error) && is_spent => live.health.lose(),
-            // A former primary without replicas, or one that is a replica by now.
-            Err(ref error) if matches!(error.code(), Some("READONLY" | "NOREPLICAS")) => {
-                live.health.doubt.notify_one();
-            }
-            Ok(_) if live.health.is_lost() => return Err(lost()),
-            _ => {}
-        }
-        reply
-    }
-
-    /// Sends a command over the shared connection. If a second one follows, which blocks, they have a connection that no
-    /// other call uses meanwhile.
-    pub(crate) async fn call<F>(&self, call: Call<'_>, send: impl FnOnce(C) -> F) -> RedisResult<Reply>
-    where
-        F: Future<Output = RedisResult<(Value, Value)>>,
-    {
-        let send = async |connection| {
-            let (value, then) = send(connection).await?;
-            Ok(Reply { value: value.extract_error()?, then: then.extract_error()?, is_alone: true })
-        };
-        let Some((_, block)) = call.then else { return self.send(call.until, send).await };
-        let sent = async {
-            let (_turn, Live { health, .. }) = (self.single.acquire().await, self.live());
-            let idle = self.idle().pop();
-            let connection = match idle {
-                Some(connection) => connection,
-                None => (self.open)(None).await?,
-            };
-            let reply = send(connection.clone()).await.inspect_err(|_| self.idle().clear())?;
-            let mut idle = self.idle();
-            if health.is_lost() {
-                return Err(lost());
-            }
-            idle.push(connection);
-            Ok(reply)
-        };
-        let until = call.until.min(Instant::now() + SILENCE) + block;
-        timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()))
-    }
-
-    pub(crate) fn close(&self) {
-        self.shared.lock().expect("nothing panics here").take();
-        self.idle().clear();
-    }
-}
-
-fn lost() -> RedisError {
-    Error::new(ErrorKind::ConnectionAborted, "the connection was lost").into()
-}
-
-/// Takes each push of a connection. The redis crate drops it with the connection, also if a runtime shuts down.
-struct Pushes {
-    health: Arc<Health>,
-    is_kept: bool,
-}
-
-impl Drop for Pushes {
-    fn drop(&mut self) {
-        self.health.lose();
-    }
-}
-
-impl Health {
-    /// What the redis crate calls with each push. If the connection is kept, the redis crate opens it again.
-    pub(crate) fn pushes(self: Arc<Self>, is_kept: bool) -> impl Fn(PushInfo) -> Result<(), SendError> {
-        let pushes = Pushes { health: self, is_kept };
+    /// What the redis crate calls with each push of a connection, until it drops it.
+    pub(crate) fn pushes(self: Arc<Self>) -> impl Fn(PushInfo) -> Result<(), SendError> {
+        let listening = Listening(self);
         move |push| {
-            let Pushes { health, is_kept } = &pushes;
+            let Listening(health) = &listening;
             match (push.kind, push.data.as_slice()) {
                 (PushKind::SMessage, [_, Value::BulkString(payload)]) => {
-                    (health.events)(Event::Heard(payload));
-                }
-                (PushKind::SUnsubscribe | PushKind::Disconnection, _) if *is_kept => {
-                    (health.events)(Event::Missed);
+                    (health.events)(Event::Heard(payload))
                 }
                 // The redis crate takes the push that a subscription has ended for a reply, and gives each later reply to the
                 // wrong command.
@@ -189,5 +226,14 @@ impl Health {
             }
             Ok(())
         }
+    }
+}
+
+/// The redis crate drops it with the connection, also if a runtime shuts down.
+struct Listening(Arc<Health>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.lose();
     }
 }

@@ -7,24 +7,27 @@ use std::time::{Duration, Instant};
 
 use redis::{RedisError, RedisResult};
 use tokio::runtime::Handle;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 use crate::errors::passes;
+use crate::options::AFTER_ERRORS;
 use crate::protocol::{self, draw};
 use crate::server::Make;
 use crate::shared::Shared;
 use crate::slot::{slot, tag_for};
-use crate::transport::{Event, Topology, Transport};
+use crate::transport::{Event, Transport};
 use crate::watchdog;
 
 /// How long requests poll if no channel can be used.
 const POLLING_FOR: Duration = Duration::from_secs(30);
 
-/// What the waits of one `Locks` share.
+/// How often a subscription that fails is tried again. After that, the next request finds no subscriber.
+const FURTHER_SUBSCRIPTIONS: u32 = 5;
+
+/// What the waits at one server share.
 pub(crate) struct Listener {
-    own: Weak<Self>,
     pub(crate) transport: Arc<dyn Transport>,
-    pub(crate) topology: Topology,
     shared: Arc<Shared>,
     state: Mutex<State>,
 }
@@ -33,16 +36,14 @@ pub(crate) struct Listener {
 struct State {
     /// By the slot; 0 without a cluster.
     channels: HashMap<u16, Channel>,
-    /// By the tag.
-    tickets: HashMap<String, oneshot::Sender<RedisResult<i64>>>,
+    /// By the tag: the slot, and what the message goes to.
+    tickets: HashMap<String, (u16, oneshot::Sender<RedisResult<i64>>)>,
     /// Until when requests poll, because no channel can be used.
     denied: Option<Instant>,
 }
 
 struct Channel {
     name: Arc<str>,
-    /// Changes if messages may have been missed.
-    missed: watch::Sender<()>,
     is_subscribing: bool,
 }
 
@@ -50,10 +51,8 @@ struct Channel {
 pub(crate) struct Ticket {
     pub(crate) tag: String,
     pub(crate) channel: Arc<str>,
-    /// A fencing token; 0 if the wait is over.
+    /// A fencing token; 0 if the wait is over. It is closed if the message may have been missed.
     pub(crate) message: oneshot::Receiver<RedisResult<i64>>,
-    /// Changes if the message may have been missed.
-    pub(crate) missed: watch::Receiver<()>,
     pub(crate) is_channel_new: bool,
     listener: Arc<Listener>,
 }
@@ -73,14 +72,14 @@ impl Listener {
                     listener.take(event);
                 }
             }));
-            let (own, topology, shared) = (own.clone(), transport.topology(), shared.clone());
-            Self { own, transport, topology, shared, state: Mutex::default() }
+            Self { transport, shared: shared.clone(), state: Mutex::default() }
         })
     }
 
     /// From now on nothing is subscribed to again.
     pub(crate) fn close(&self) {
         self.state().channels.clear();
+        self.transport.close();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -88,43 +87,53 @@ impl Listener {
     }
 
     fn slot(&self, key: &str) -> u16 {
-        if self.topology.is_cluster { slot(key) } else { 0 }
+        if self.transport.topology().is_cluster { slot(key) } else { 0 }
     }
 
     /// What a request for a key waits by, if there is a channel. With `opens` it subscribes to one if there is none.
-    pub(crate) fn ticket(&self, key: &str, opens: bool) -> Option<Ticket> {
+    pub(crate) fn ticket(self: &Arc<Self>, key: &str, opens: bool) -> Option<Ticket> {
         let (slot, mut state) = (self.slot(key), self.state());
         let is_channel_new = !state.channels.contains_key(&slot);
         if state.denied.is_some_and(|until| Instant::now() < until) || is_channel_new && !opens {
             return None;
         }
+        let channel = state.channels.entry(slot).or_insert_with(|| {
+            let is_cluster = self.transport.topology().is_cluster;
+            let tag = if is_cluster { format!("{{{}}}.", tag_for(key)) } else { String::new() };
+            Channel { name: format!("{tag}waits:{}", draw()).into(), is_subscribing: false }
+        });
         if is_channel_new {
-            let tag = if self.topology.is_cluster { format!("{{{}}}.", tag_for(key)) } else { String::new() };
-            let (name, missed) = (format!("{tag}waits:{}", draw()).into(), watch::Sender::default());
-            let channel = Channel { name, missed, is_subscribing: false };
-            self.subscribe(slot, state.channels.entry(slot).or_insert(channel));
+            self.subscribe(slot, channel);
         }
-        let Channel { name, missed, .. } = state.channels.get(&slot)?;
-        let (channel, missed) = (name.clone(), missed.subscribe());
-        let (tag, (sender, message)) = (draw(), oneshot::channel());
-        state.tickets.insert(tag.clone(), sender);
-        Some(Ticket { tag, channel, message, missed, is_channel_new, listener: self.own.upgrade()? })
+        let (channel, tag, (sender, message)) = (channel.name.clone(), draw(), oneshot::channel());
+        state.tickets.insert(tag.clone(), (slot, sender));
+        Some(Ticket { tag, channel, message, is_channel_new, listener: self.clone() })
     }
 
     /// Subscribes in the background. Then requests are sent again, because a message may have been missed.
-    fn subscribe(&self, slot: u16, channel: &mut Channel) {
-        let (Some(listener), Ok(runtime)) = (self.own.upgrade(), Handle::try_current()) else { return };
+    fn subscribe(self: &Arc<Self>, slot: u16, channel: &mut Channel) {
+        let Ok(runtime) = Handle::try_current() else { return };
         if std::mem::replace(&mut channel.is_subscribing, true) {
             return;
         }
-        let name = channel.name.clone();
+        let (listener, name) = (self.clone(), channel.name.clone());
         runtime.spawn(async move {
-            let subscribed = listener.transport.listen(&name).await;
+            let mut failures = 0;
+            // A server that has not noticed the loss of a connection would let requests wait for a channel that nobody hears.
+            let subscribed = loop {
+                match listener.transport.listen(&name).await {
+                    Err(error) if passes(&error) && failures < FURTHER_SUBSCRIPTIONS => {
+                        sleep(AFTER_ERRORS.pause(failures).unwrap_or_default()).await;
+                        failures += 1;
+                    }
+                    subscribed => break subscribed,
+                }
+            };
             let mut state = listener.state();
             let Some(channel) = state.channels.get_mut(&slot) else { return };
             channel.is_subscribing = false;
             match subscribed {
-                Ok(()) => drop(channel.missed.send(())),
+                Ok(()) => state.tickets.retain(|_, (of, _)| *of != slot),
                 Err(error) if passes(&error) => {} // the next request finds no subscriber
                 Err(error) => listener.deny(&mut state, slot, &error),
             }
@@ -140,7 +149,7 @@ impl Listener {
     }
 
     /// Whether a request was refused because of its channel. It has to be sent again.
-    pub(crate) fn refused(&self, key: &str, error: &RedisError) -> bool {
+    pub(crate) fn refused(self: &Arc<Self>, key: &str, error: &RedisError) -> bool {
         let (slot, mut state) = (self.slot(key), self.state());
         match error.code() {
             Some("NOPERM") if error.to_string().contains("channel") => self.deny(&mut state, slot, error),
@@ -152,25 +161,23 @@ impl Listener {
         true
     }
 
-    fn take(&self, event: Event<'_>) {
+    fn take(self: &Arc<Self>, event: Event<'_>) {
         let mut state = self.state();
         match event {
             // Others may send to the channel: a tag that is not known is ignored.
             Event::Heard(payload) => {
                 if let Some((tag, number)) = protocol::message(payload)
-                    && let Some(ticket) = state.tickets.remove(tag)
+                    && let Some((_, ticket)) = state.tickets.remove(tag)
                 {
                     let _ = ticket.send(number);
                 }
             }
             Event::Missed => {
-                for (slot, channel) in &mut state.channels {
-                    let _ = channel.missed.send(());
-                    self.subscribe(*slot, channel);
-                }
+                state.tickets.clear();
+                state.channels.iter_mut().for_each(|(slot, channel)| self.subscribe(*slot, channel));
                 drop(state);
-                if self.topology.is_failover && !self.shared.closing.is_cancelled() {
-                    watchdog::holds(self.shared.id).into_iter().for_each(|hold| hold.confirm());
+                if self.transport.topology().is_failover && !self.shared.closing.is_cancelled() {
+                    watchdog::holds(&self.shared).into_iter().for_each(|hold| hold.look(true));
                 }
             }
         }

@@ -4,15 +4,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, ToRedisArgs, Value};
+use redis::ToRedisArgs;
 use tokio::time::timeout;
-use tokio_util::task::TaskTracker;
 
-use crate::errors::Error;
+use crate::errors::{Error, Result};
 use crate::hold::Hold;
 use crate::hooks::{Hooks, Reporter};
 use crate::info::{self, Info, Mode, Queue};
-use crate::options::{LONGEST, Options, Settings, shared_options};
+use crate::node::Node;
+use crate::options::{LONGEST, Options, shared_options};
 use crate::protocol;
 use crate::quorum::Servers;
 use crate::request::Request;
@@ -53,9 +53,7 @@ impl Locks {
 
     /// Locks with options.
     pub fn builder(server: impl Into<Server>) -> LocksBuilder {
-        let (settings, defaults) = Default::default();
-        let reporter = Reporter { hooks: Box::new(()) };
-        LocksBuilder { server: server.into(), settings, defaults, reporter }
+        LocksBuilder { server: server.into(), shared: Shared::new(), defaults: Options::default() }
     }
 
     /// A request for the lock of the key, or of all the keys or none, as the one writer. Keys are given as to commands of
@@ -111,8 +109,9 @@ impl Locks {
         if key.is_empty() {
             return Err(Error::Invalid("a key must not be empty".into()));
         }
-        let name = format!("{}{key}", self.servers.shared.settings.prefix);
-        Ok(info::info(self.query(Some(&name), &[key.to_owned()], &protocol::info(&name, 0)).await?)?)
+        let name = format!("{}{key}", self.servers.shared.prefix);
+        let command = protocol::info(&name, 0);
+        Ok(info::info(self.node()?.query(Some(&name), &[key.to_owned()], &command).await?)?)
     }
 
     /// Which locks are waited for, on all nodes of a cluster, the longest wait first: those whose keys begin with the
@@ -124,8 +123,8 @@ impl Locks {
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
         let (mut all, mut known, mut cursor) = (Vec::new(), HashSet::new(), 0);
         loop {
-            let pages = self.query(None, &[], &protocol::queues(cursor)).await?;
-            cursor = info::add_queues(&mut all, &mut known, pages, &self.servers.shared.settings.prefix)?;
+            let pages = self.node()?.query(None, &[], &protocol::queues(cursor)).await?;
+            cursor = info::add_queues(&mut all, &mut known, pages, &self.servers.shared.prefix)?;
             if cursor == 0 {
                 break;
             }
@@ -135,23 +134,22 @@ impl Locks {
         Ok(all)
     }
 
-    async fn query(&self, key: Option<&str>, names: &[String], command: &Cmd) -> Result<Value, Error> {
+    /// The one of which questions are asked.
+    fn node(&self) -> Result<&Arc<Node>> {
         self.servers.shared.unless_closed()?;
-        match self.servers.nodes.first() {
-            Some(node) => node.query(key, names, command).await,
-            None => Err(Error::Invalid("a quorum needs servers".into())),
-        }
+        self.servers.nodes.first().ok_or_else(|| Error::Invalid("a quorum needs servers".into()))
     }
 
     /// Ends the waits and the renewals. Waits, and all later calls except the release of a hold, end with
     /// [`Error::Closed`]. Acquisitions and releases that are under way are waited for, for at most the time of `retry_for`.
     /// It releases nothing: holds that are still there are lost at the end of their ttl.
     pub async fn close(&self) {
-        self.servers.shared.closing.cancel();
-        self.servers.shared.tracker.close();
-        let _ = timeout(self.servers.shared.settings.retry_for, self.servers.shared.tracker.wait()).await;
-        self.servers.shared.closed.cancel();
-        self.servers.nodes.iter().for_each(|node| node.close());
+        let shared = &self.servers.shared;
+        shared.closing.cancel();
+        shared.tracker.close();
+        let _ = timeout(shared.retry_for, shared.tracker.wait()).await;
+        shared.closed.cancel();
+        self.servers.nodes.iter().for_each(|node| node.listener.close());
     }
 
     /// Releases all holds, and closes.
@@ -160,19 +158,18 @@ impl Locks {
     ///
     /// The first error of a release, as of [`Hold::release`]. The other holds are released all the same.
     pub async fn close_and_release(&self) -> Result<(), Error> {
-        let releases = watchdog::holds(self.servers.shared.id).into_iter().map(|hold| hold.close());
+        let releases = watchdog::holds(&self.servers.shared).into_iter().map(|hold| hold.release());
         let released = futures_util::future::join_all(releases).await;
         self.close().await;
-        released.into_iter().filter(|result| !matches!(result, Err(Error::NotHeld { .. }))).collect()
+        released.into_iter().filter(|result| !matches!(result, Err(Error::NotHeld(_)))).collect()
     }
 }
 
 /// Options of a [`Locks`]. Those of a request are the defaults of all requests.
 pub struct LocksBuilder {
     server: Server,
-    settings: Settings,
+    shared: Shared,
     defaults: Options,
-    reporter: Reporter,
 }
 
 impl LocksBuilder {
@@ -180,34 +177,32 @@ impl LocksBuilder {
 
     /// A text that is put before each key that is sent, and taken off in [`Locks::info`] and [`Locks::queues`].
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.settings.prefix = prefix.into();
+        self.shared.prefix = prefix.into();
         self
     }
 
     /// How long a call goes on while no reply comes at all. By default 3 s.
     pub fn retry_for(mut self, retry_for: Duration) -> Self {
-        self.settings.retry_for = retry_for;
+        self.shared.retry_for = retry_for;
         self
     }
 
     /// How long a wait survives an outage, after the server has replied to it once. By default 60 s.
     pub fn retry_wait_for(mut self, retry_wait_for: Duration) -> Self {
-        self.settings.retry_wait_for = retry_wait_for;
+        self.shared.retry_wait_for = retry_wait_for;
         self
     }
 
     /// Functions for metrics.
     pub fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.reporter.hooks = Box::new(hooks);
+        self.shared.reporter = Reporter(Box::new(hooks));
         self
     }
 
     /// The locks.
     pub fn build(self) -> Locks {
-        let (id, tracker, (closing, closed)) = (watchdog::number(), TaskTracker::new(), Default::default());
-        let shared =
-            Shared { id, settings: self.settings, reporter: self.reporter, closing, closed, tracker };
-        Locks { servers: Arc::new(Servers::new(self.server, Arc::new(shared))), defaults: self.defaults }
+        let servers = Servers::new(self.server, Arc::new(self.shared));
+        Locks { servers: Arc::new(servers), defaults: self.defaults }
     }
 
     fn options_mut(&mut self) -> &mut Options {

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{Instrument, info_span};
 
 use crate::clock::Moment;
-use crate::errors::{Error, Result, is_reply, passes};
+use crate::errors::{Details, Error, Result, is_reply, passes};
 use crate::hooks::Outage;
 use crate::info::{self, Holder};
 use crate::listener::Listener;
@@ -54,7 +54,7 @@ impl Node {
     }
 
     pub(crate) fn topology(&self) -> &Topology {
-        &self.listener.topology
+        self.listener.transport.topology()
     }
 
     /// Sends a command once.
@@ -74,7 +74,7 @@ impl Node {
         let reply = self.listener.transport.call(call).instrument(span).await;
         self.outage.reached(&self.topology().name, reply.as_ref().err().filter(|error| !is_reply(error)));
         if self.shared.closed.is_cancelled() {
-            self.listener.transport.close(); // the release of a hold has opened a connection again
+            self.listener.close(); // the release of a hold has opened a connection again
         }
         reply
     }
@@ -86,28 +86,18 @@ impl Node {
         Ok(Answer { number: number(&reply.value), sent, is_alone: reply.is_alone })
     }
 
-    /// Sends a command, and again after an error of this kind, until it is too late.
-    pub(crate) async fn ask(
-        &self,
-        wanted: &Wanted,
-        again: fn(&RedisError) -> bool,
-        call: Call<'_>,
-    ) -> Result<Answer> {
-        let mut copies = 0;
-        let ask = || {
-            copies += 1;
-            async { Ok(self.number(call).await?) }
-        };
-        let answer = repeat(&wanted.keys, call.until, again, ask).await?;
-        Ok(Answer { is_alone: answer.is_alone && copies == 1, ..answer })
+    /// Sends a command, and again after an error that passes, until it is too late.
+    pub(crate) async fn ask(&self, wanted: &Wanted, call: Call<'_>) -> Result<Answer> {
+        let ask = || async { Ok(self.number(call).await?) };
+        let (answer, failures) = repeat(&wanted.keys, call.until, ask).await?;
+        Ok(Answer { is_alone: answer.is_alone && failures == 0, ..answer })
     }
 
     /// The reply to a question; without a key it is an array of the replies of all nodes.
     pub(crate) async fn query(&self, key: Option<&str>, names: &[String], command: &Cmd) -> Result<Value> {
-        let until = Instant::now() + self.shared.settings.retry_for;
-        let call = Call { key, ..Call::new("", command, until) };
+        let call = Call { key, ..Call::new("", command, Instant::now() + self.shared.retry_for) };
         let ask = || async { Ok(self.send(call).await?.value) };
-        let value = repeat(&names.into(), until, passes, ask).await?;
+        let (value, _) = repeat(&names.into(), call.until, ask).await?;
         Ok(if key.is_some() || self.topology().is_cluster { value } else { Value::Array(vec![value]) })
     }
 
@@ -115,8 +105,7 @@ impl Node {
     pub(crate) async fn holders(&self, keys: &[String], within: Duration) -> Vec<Holder> {
         let until = Instant::now() + within;
         for key in keys {
-            let question = protocol::info(key, 10);
-            let Ok(reply) = self.send(Call::new(key, &question, until)).await else { break };
+            let Ok(reply) = self.send(Call::new(key, &protocol::info(key, 10), until)).await else { break };
             match info::info(reply.value) {
                 Ok(Some(info)) if !info.holders.is_empty() => return info.holders,
                 _ => {}
@@ -140,12 +129,11 @@ impl Node {
         let longer = Duration::from_millis(u64::from(replicas > 0));
         let (command, wait) = (wanted.extend(ttl + longer, fence), protocol::replicas(replicas, timeout));
         let then = (replicas > 0).then_some((&wait, timeout));
-        let call = Call { then, is_reserved: true, ..wanted.call(&command, until) };
-        let reply = self.send(call).await?;
-        let is_there = number(&reply.value) > 0;
-        let acknowledged = u32::try_from(number(&reply.then)).unwrap_or(0);
-        if is_there && acknowledged < replicas {
-            return Err(Error::TooFewReplicas { keys: wanted.keys.clone(), wanted: replicas, acknowledged });
+        let reply = self.send(Call { then, is_reserved: true, ..wanted.call(&command, until) }).await?;
+        let (is_there, acknowledged) = (number(&reply.value) > 0, number(&reply.then));
+        if is_there && acknowledged < i64::from(replicas) {
+            let text = format!("{acknowledged} of {replicas} replicas acknowledged");
+            return Err(Error::TooFewReplicas(Details::new(&wanted.keys, text)));
         }
         Ok(is_there)
     }
@@ -159,11 +147,11 @@ impl Node {
             let send = || async {
                 // For no longer than a command: another runtime may stand still with one.
                 let _turn = timeout(SILENCE, node.ends.acquire()).await;
-                let until = end.min(Instant::now() + node.shared.settings.retry_for);
+                let until = end.min(Instant::now() + node.shared.retry_for);
                 let call = Call { is_reserved: true, ..owner.call(&command, until) };
                 Ok(Box::pin(node.number(call)).await?) // so that those who wait are small
             };
-            repeat(&owner.keys, end, passes, send).await
+            repeat(&owner.keys, end, send).await
         };
         let closed = self.shared.closed.clone();
         let deliver = async move { closed.run_until_cancelled(deliver).await };
@@ -171,28 +159,19 @@ impl Node {
         let runtime = Handle::try_current().unwrap_or_else(|_| wanted.runtime.clone());
         self.shared.tracker.spawn_on(deliver.instrument(wanted.span.clone()), &runtime);
     }
-
-    pub(crate) fn close(&self) {
-        self.listener.close();
-        self.listener.transport.close();
-    }
 }
 
-/// Sends, and again after an error of this kind, until it is too late.
-pub(crate) async fn repeat<T, F>(
+/// Sends, and again after an error that passes, until it is too late. Gives the answer, and how often there was such an error.
+pub(crate) async fn repeat<T, F: Future<Output = Result<T>>>(
     keys: &Arc<[String]>,
     until: Instant,
-    again: fn(&RedisError) -> bool,
     mut send: impl FnMut() -> F,
-) -> Result<T>
-where
-    F: Future<Output = Result<T>>,
-{
+) -> Result<(T, u32)> {
     let (began, mut last) = (Instant::now(), None);
     for failures in 0.. {
         match send().await {
-            Ok(answer) => return Ok(answer),
-            Err(Error::Redis(error)) if again(&error) => last = Some(more_telling(last, error)),
+            Ok(answer) => return Ok((answer, failures)),
+            Err(Error::Redis(error)) if passes(&error) => last = Some(more_telling(last, error)),
             Err(error) => return Err(error.explained(keys)),
         }
         let pause = AFTER_ERRORS.pause(failures).unwrap_or_default();
@@ -201,7 +180,7 @@ where
         }
         sleep(pause).await;
     }
-    Err(Error::NoAnswer { keys: keys.clone(), within: until.saturating_duration_since(began), last })
+    Err(Error::no_answer(keys, until.saturating_duration_since(began), last))
 }
 
 /// The later of two errors, unless it only says that nothing came.

@@ -82,45 +82,16 @@ options! {
 impl Options {
     /// The error of a request with these options, before anything is sent.
     pub(crate) fn check(&self, keys: &[String], mode: Mode) -> Result<(), Error> {
-        let token = self.token.as_ref().map(String::len);
-        let wrong = match self {
-            _ if !(1..=1024).contains(&keys.len()) => {
-                format!("a request needs 1 to 1024 keys, not {}", keys.len())
-            }
+        let wrong = match self.limit {
+            _ if keys.is_empty() => "a request needs a key, and keys are text".into(),
             _ if keys.iter().any(String::is_empty) => "a key must not be empty".into(),
-            _ if self.limit.is_some_and(|limit| limit < 1 || limit > i32::MAX as u32) => {
-                format!("the limit must be 1 to {}, not {}", i32::MAX, self.limit.unwrap_or(0))
-            }
-            _ if self.limit.is_some() && mode == Mode::Write => "a limit is for reading only".into(),
-            _ if token.is_some_and(|length| !(1..=255).contains(&length)) => {
-                format!("the owner token must have 1 to 255 bytes, not {}", token.unwrap_or(0))
-            }
-            Options { metadata: Some(text), .. } if text.len() > 1024 => {
-                format!("the metadata must have at most 1024 bytes, not {}", text.len())
-            }
-            _ if self.min_replicas > 0 && self.replica_timeout.is_zero() => {
-                "the timeout for replicas must not be zero".into()
+            Some(_) if mode == Mode::Write => "a limit is for reading only".into(),
+            Some(limit) if limit < 1 || limit > i32::MAX as u32 => {
+                format!("the limit must be 1 to {}, not {limit}", i32::MAX)
             }
             _ => return Ok(()),
         };
         Err(Error::Invalid(wrong))
-    }
-}
-
-/// Options of a `Locks` that are not of requests.
-pub(crate) struct Settings {
-    pub(crate) prefix: String,
-    pub(crate) retry_for: Duration,
-    pub(crate) retry_wait_for: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            prefix: String::new(),
-            retry_for: Duration::from_secs(3),
-            retry_wait_for: Duration::from_secs(60),
-        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! The words of the commands, and what the replies mean. It sends nothing.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisError, Value};
 use tokio::runtime::Handle;
 use tracing::Span;
 
+use crate::errors::{Details, Error};
 use crate::info::Mode;
 use crate::options::Options;
 use crate::transport::Call;
@@ -72,13 +73,14 @@ impl Wanted {
         &self.full[0]
     }
 
-    /// The command for one key, or the one for several, which is told their number.
-    fn command(&self, one: &str, several: &str) -> Cmd {
+    /// The command of this name for one key, or the one for several, which is told their number.
+    fn command(&self, name: &str) -> Cmd {
         let length = self.full.iter().map(String::len).sum::<usize>() + self.token.len() + 160;
         let mut command = Cmd::with_capacity(self.full.len() + 12, length);
         match &*self.full {
-            [key] if !one.is_empty() => command.arg(one).arg(key),
-            keys => command.arg(several).arg(keys.len()).arg(keys),
+            // The end of one key has no REFUSE.
+            [key] if name != "UNLOCK" => command.arg(format!("SLOCK.{name}")).arg(key),
+            keys => command.arg(format!("SLOCK.M{name}")).arg(keys.len()).arg(keys),
         };
         command.arg(&*self.token).take()
     }
@@ -92,11 +94,7 @@ impl Wanted {
     }
 
     fn held(&self, mode: Mode, ttl: Duration) -> Cmd {
-        let (one, several) = match mode {
-            Mode::Write => ("SLOCK.LOCK", "SLOCK.MLOCK"),
-            Mode::Read => ("SLOCK.RLOCK", "SLOCK.MRLOCK"),
-        };
-        self.command(one, several).arg(milliseconds(ttl)).take()
+        self.command(if mode == Mode::Write { "LOCK" } else { "RLOCK" }).arg(milliseconds(ttl)).take()
     }
 
     /// Gives the fencing token of what the owner holds in this mode, and never takes a lock.
@@ -106,18 +104,18 @@ impl Wanted {
 
     /// Lets the hold with the fencing token live for at least a ttl from now. Without one, whatever the owner holds.
     pub(crate) fn extend(&self, ttl: Duration, fence: Option<i64>) -> Cmd {
-        fenced(self.command("SLOCK.EXTEND", "SLOCK.MEXTEND").arg(milliseconds(ttl)).arg("GT"), fence)
+        fenced(self.command("EXTEND").arg(milliseconds(ttl)).arg("GT"), fence)
     }
 
     /// Makes the reader of a single key the writer, or the other way round.
     pub(crate) fn change(&self, to: Mode, ttl: Duration, fence: i64) -> Cmd {
-        let name = if to == Mode::Write { "SLOCK.UPGRADE" } else { "SLOCK.DOWNGRADE" };
-        fenced(self.command(name, "").arg(milliseconds(ttl)), Some(fence))
+        let name = if to == Mode::Write { "UPGRADE" } else { "DOWNGRADE" };
+        fenced(self.command(name).arg(milliseconds(ttl)), Some(fence))
     }
 
     /// Ends a waiting upgrade.
     pub(crate) fn withdraw(&self) -> Cmd {
-        self.command("SLOCK.CANCEL", "")
+        self.command("CANCEL")
     }
 
     /// Ends the acquisition, and says for how long that is sent: the server withdraws what waits, releases what is held, and
@@ -125,15 +123,20 @@ impl Wanted {
     /// hold with the fencing token ends, if that is known. With a time after which it is to end, a hold ends then.
     pub(crate) fn ending(&self, fence: Option<i64>, after: Duration) -> (Cmd, Duration) {
         if !after.is_zero() {
-            let mut command = self.command("SLOCK.EXTEND", "SLOCK.MEXTEND");
-            return (fenced(command.arg(milliseconds(after)), fence), after);
+            return (fenced(self.command("EXTEND").arg(milliseconds(after)), fence), after);
         }
-        let mut command = self.command("", "SLOCK.MUNLOCK");
+        let mut command = self.command("UNLOCK");
         let command = match self.is_given() {
             true => fenced(&mut command, fence),
             false => command.arg("REFUSE").arg(milliseconds(REFUSED_FOR)).take(),
         };
         (command, REFUSED_FOR)
+    }
+
+    /// The error of an owner token that does not hold the keys in this mode.
+    pub(crate) fn not_held(&self, mode: Mode) -> Error {
+        let text = format!("the owner token does not hold the lock for {mode}");
+        Error::NotHeld(Details::new(&self.keys, text))
     }
 }
 
@@ -168,10 +171,10 @@ fn milliseconds(duration: Duration) -> u64 {
 
 /// The metadata of requests that have none. It tells an operator where to look for the owner.
 fn who_asks() -> String {
-    static HOST: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
-        let read = |path| std::fs::read_to_string(path).ok().map(|name| name.trim().to_owned());
-        let known = read("/proc/sys/kernel/hostname").or_else(|| std::env::var("HOSTNAME").ok());
-        known.filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".into())
+    static HOST: LazyLock<String> = LazyLock::new(|| {
+        let known =
+            std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::env::var("HOSTNAME"));
+        known.map_or("unknown".into(), |name| name.trim().to_owned())
     });
     let mut text = format!("host={} pid={}", *HOST, std::process::id());
     if let Some(name) = std::thread::current().name().filter(|name| !name.starts_with("tokio-")) {
@@ -198,11 +201,7 @@ pub(crate) fn number(value: &Value) -> i64 {
 /// Reads `<n> <tag>`: n is a fencing token, 0, or the code of an error after a minus.
 pub(crate) fn message(payload: &[u8]) -> Option<(&str, Result<i64, RedisError>)> {
     let (first, tag) = str::from_utf8(payload).ok()?.split_once(' ')?;
-    match first.strip_prefix('-') {
-        Some(code) => Some((
-            tag,
-            Err(redis::make_extension_error(code.into(), Some("the server ended the wait".into()))),
-        )),
-        None => Some((tag, Ok(first.parse().ok()?))),
-    }
+    let Some(code) = first.strip_prefix('-') else { return Some((tag, Ok(first.parse().ok()?))) };
+    let detail = Some("the server ended the wait".into());
+    Some((tag, Err(redis::make_extension_error(code.into(), detail))))
 }

@@ -2,20 +2,21 @@
 //! redsync and of the Redis documentation ("Distributed Locks with Redis").
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use redis::{Cmd, RedisError};
+use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 use tracing::{Instrument, Span};
 
 use crate::acquisition::{Acquisition, Grant, Pace};
 use crate::clock::Moment;
-use crate::errors::{Error, NodeReply, Result, passes};
-use crate::node::{Node, OnDrop, counted};
-use crate::options::SHORTEST_TTL;
+use crate::errors::{Details, Error, NodeReply, Result, rounded};
+use crate::node::{Answer, Node, OnDrop, counted};
+use crate::options::{LONGEST, SHORTEST_TTL};
 use crate::protocol::Wanted;
 use crate::server::{Quorum, Server};
 use crate::shared::Shared;
@@ -25,7 +26,10 @@ use crate::transport::{Call, silent};
 const LATE_END: Duration = Duration::from_millis(500);
 
 /// What keeps a hold, and the grant.
-pub(crate) type Kept = (Votes, Grant);
+pub(crate) type Kept = (Arc<Votes>, Grant);
+
+/// Asks the server with this index. Gives whether that granted, extended or released.
+type Question<'a> = &'a (dyn Fn(Arc<Votes>, usize) -> BoxFuture<'static, Result<bool>> + Sync);
 
 pub(crate) struct Servers {
     pub(crate) shared: Arc<Shared>,
@@ -45,14 +49,12 @@ impl Servers {
             return Err(Error::Invalid(format!("the ttl must be {SHORTEST_TTL:?} or more, not {ttl:?}")));
         }
         let Some(quorum) = &self.quorum else { return Ok(()) };
-        let (nodes, factor) = (self.nodes.len(), quorum.drift_factor);
-        if nodes == 0 || !(0.0..1.0).contains(&factor) || self.counted(ttl).is_zero() {
-            return Err(Error::Invalid(format!(
-                "a quorum needs servers that are no quorums, a drift factor of at least 0 and less than 1, and a ttl above \
-                 2 ms and the drift, not {nodes} servers, {factor} and {ttl:?}"
-            )));
+        let is_drift = (0.0..1.0).contains(&quorum.drift_factor);
+        if !self.nodes.is_empty() && is_drift && !self.counted(ttl).is_zero() {
+            return Ok(());
         }
-        Ok(())
+        let wrong = "a quorum needs servers that are no quorums, a drift factor of 0 or more and less than 1, and a longer ttl";
+        Err(Error::Invalid(wrong.into()))
     }
 
     /// The part of a ttl that counts for the validity.
@@ -66,27 +68,32 @@ impl Servers {
         self.nodes.first().filter(|_| self.quorum.is_none())
     }
 
-    pub(crate) async fn acquire(
-        self: &Arc<Self>,
-        wanted: &Arc<Wanted>,
-        is_try: bool,
-    ) -> Result<Option<Kept>> {
+    pub(crate) async fn acquire(self: &Arc<Self>, wanted: &Arc<Wanted>, is_try: bool) -> Result<Kept> {
         let Some(quorum) = &self.quorum else {
             let command = wanted.lock(wanted.options.ttl);
             let mut acquisition = Acquisition::new(&self.nodes[0], wanted, command, is_try);
             acquisition.ends = true;
             let grant = acquisition.run().await?;
-            return Ok(grant.map(|grant| (Votes::new(self, wanted.clone()), grant)));
+            return Ok((Votes::new(self, wanted), grant));
         };
-        let (mut pace, mut last) = (Pace::new(wanted, &self.shared.settings, is_try), Tally::default());
+        let (mut pace, mut last) = (Pace::new(wanted, &self.shared, is_try), Tally::default());
         loop {
             // Each attempt has an owner token of its own, unless the program gave one.
-            let (votes, sent) = (Votes::new(self, Arc::new(wanted.again())), Moment::now());
-            let (tally, is_held) = votes.attempt(sent, pace.deadline).await;
-            let is_refused = tally.is_refused();
-            if is_held || is_refused && is_try {
-                return Ok(is_held.then_some((votes, Grant { fence: 0, from: sent })));
+            let (votes, sent) = (Votes::new(self, &Arc::new(wanted.again())), Moment::now());
+            let abandoned = votes.clone();
+            let mut unended = OnDrop(Some(move || abandoned.leave(None, Duration::ZERO)));
+            let is_enough = |tally: &Tally| tally.is_granted() || quorum.fail_fast && tally.is_lost();
+            let command = votes.wanted.lock(wanted.options.ttl);
+            let take: Question<'_> = &|votes, at| votes.take(at, command.clone(), false).boxed();
+            let tally = votes.ask(pace.deadline, is_enough, take).await;
+            if tally.is_granted() && Moment::now().since(sent) < self.counted(wanted.options.ttl) {
+                unended.0 = None; // the other nodes may still grant
+                return Ok((votes, Grant { fence: 0, from: sent }));
             }
+            // The next attempt would find what this one was given.
+            votes.end_all(Instant::now() + LATE_END).await;
+            unended.0 = None;
+            let is_refused = tally.is_refused();
             if is_refused {
                 pace.contact = Some(Instant::now());
             }
@@ -102,33 +109,23 @@ impl Servers {
 
     /// Never takes a lock.
     pub(crate) async fn adopt(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<Kept> {
+        let (votes, from) = (Votes::new(self, wanted), Moment::now());
         let command = wanted.adopt(wanted.mode, wanted.options.ttl);
-        let (votes, from) = (Votes::new(self, wanted.clone()), Moment::now());
-        let grant = match self.single() {
-            Some(node) => Acquisition::new(node, wanted, command, true).run().await,
-            None => {
-                let is_held = votes.decide(&Ask::Take(Arc::new(command))).await;
-                is_held.map(|is_held| is_held.then_some(Grant { fence: 0, from }))
-            }
-        };
-        match grant {
-            Ok(None) | Err(Error::WrongMode(_)) => {
-                Err(Error::NotHeld { keys: wanted.keys.clone(), mode: Some(wanted.mode) })
-            }
-            grant => Ok((votes, grant?.expect("it is held"))),
+        if !votes.decide(&|votes, at| votes.take(at, command.clone(), false).boxed()).await? {
+            return Err(wanted.not_held(wanted.mode));
         }
+        let fence = votes.fence(0).filter(|_| self.quorum.is_none());
+        Ok((votes, Grant { fence: fence.unwrap_or(0), from }))
     }
 
     /// Gives on how many keys, or on how many nodes, it released what the token holds.
     pub(crate) async fn release(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<usize> {
-        let none = Duration::ZERO;
-        if let Some(node) = self.single() {
-            let (end, until) = (wanted.ending(None, none).0, Instant::now() + self.shared.settings.retry_for);
-            let answer = node.ask(wanted, passes, wanted.call(&end, until)).await?;
-            return Ok(usize::try_from(answer.number).unwrap_or(0));
-        }
-        let (votes, end) = (Votes::new(self, wanted.clone()), Ask::End(None, none));
-        Ok(votes.ask(None, |_| false, &end).await.count(|reply| reply.granted))
+        let Some(node) = self.single() else {
+            return Ok(Votes::new(self, wanted).end_all(Instant::now() + LONGEST).await.granted());
+        };
+        let (end, _) = wanted.ending(None, Duration::ZERO);
+        let answer = node.ask(wanted, wanted.call(&end, Instant::now() + self.shared.retry_for)).await?;
+        Ok(usize::try_from(answer.number).unwrap_or(0))
     }
 }
 
@@ -141,24 +138,24 @@ impl Tally {
         self.0.iter().filter(|reply| is(reply)).count()
     }
 
+    fn granted(&self) -> usize {
+        self.count(|reply| reply.granted)
+    }
+
     fn is_granted(&self) -> bool {
-        self.count(|reply| reply.granted) > self.0.len() / 2
+        self.granted() > self.0.len() / 2
     }
 
     /// Others have the lock at so many nodes that there can be no majority, whatever the rest says.
     fn is_refused(&self) -> bool {
-        self.count(|reply| !reply.granted && reply.error.is_none()) > (self.0.len() - 1) / 2
-    }
-
-    fn is_certain(&self) -> bool {
-        self.is_granted() || self.is_refused()
+        self.count(|reply| !reply.granted && reply.error.is_none()) >= self.0.len().div_ceil(2)
     }
 
     /// A majority is out of reach.
     fn is_lost(&self) -> bool {
         let is_silent = |error: &Error| error.redis().is_some_and(RedisError::is_timeout);
-        self.count(|reply| !reply.granted && !reply.error.as_ref().is_some_and(is_silent))
-            > (self.0.len() - 1) / 2
+        let is_no = |reply: &NodeReply| !reply.granted && !reply.error.as_ref().is_some_and(is_silent);
+        self.count(is_no) >= self.0.len().div_ceil(2)
     }
 
     /// A majority gives errors that last.
@@ -168,11 +165,9 @@ impl Tally {
 
     /// The error of a call that got no majority.
     fn missed(self, wanted: &Wanted, began: Instant) -> Error {
-        let (keys, within) = (wanted.keys.clone(), began.elapsed());
-        if self.is_refused() {
-            return Error::TimedOut { keys, waited: within, holders: Vec::new(), nodes: self.0 };
-        }
-        Error::QuorumMissed { keys, within, nodes: self.0 }
+        let kind = if self.is_refused() { Error::TimedOut } else { Error::QuorumMissed };
+        let text = format!("no majority of {} nodes after {}", self.0.len(), rounded(began.elapsed()));
+        kind(Details { nodes: self.0, ..Details::new(&wanted.keys, text) })
     }
 }
 
@@ -180,35 +175,19 @@ impl Tally {
 pub(crate) struct Votes {
     pub(crate) servers: Arc<Servers>,
     pub(crate) wanted: Arc<Wanted>,
-    votes: Vec<Arc<Vote>>,
-}
-
-/// What one server gave.
-struct Vote {
-    node: Arc<Node>,
-    wanted: Arc<Wanted>,
-    /// After which errors a command is sent again before its time is over.
-    again: fn(&RedisError) -> bool,
-    /// A command that asks for the lock is on its way.
-    is_asked: AtomicBool,
-    /// In a quorum; 0 if it gave none.
-    fence: AtomicI64,
+    /// Of each server; 0 if it gave none.
+    fences: Vec<AtomicI64>,
 }
 
 impl Votes {
-    fn new(servers: &Arc<Servers>, wanted: Arc<Wanted>) -> Self {
-        let vote = |node: &Arc<Node>| {
-            let again = if servers.quorum.is_some() { RedisError::is_timeout } else { passes };
-            let (node, wanted, (is_asked, fence)) = (node.clone(), wanted.clone(), Default::default());
-            Arc::new(Vote { node, wanted, again, is_asked, fence })
-        };
-        let votes = servers.nodes.iter().map(vote).collect();
-        Self { servers: servers.clone(), wanted, votes }
+    fn new(servers: &Arc<Servers>, wanted: &Arc<Wanted>) -> Arc<Self> {
+        let fences = servers.nodes.iter().map(|_| AtomicI64::new(0)).collect();
+        Arc::new(Self { servers: servers.clone(), wanted: wanted.clone(), fences })
     }
 
     /// How long each server is waited for.
     fn limit(&self) -> Duration {
-        let retry_for = self.servers.shared.settings.retry_for;
+        let retry_for = self.servers.shared.retry_for;
         let Some(quorum) = &self.servers.quorum else { return retry_for };
         let ttl = self.wanted.options.ttl;
         let default = (ttl / 20).max(Duration::from_millis(50)).min(retry_for);
@@ -217,22 +196,25 @@ impl Votes {
 
     /// Asks all servers at once. Gives the replies that came until they were enough, or until their time or the deadline was
     /// over. A server that has not replied by then may still do so.
-    async fn ask(&self, deadline: Option<Instant>, is_enough: impl Fn(&Tally) -> bool, what: &Ask) -> Tally {
+    async fn ask(
+        self: &Arc<Self>,
+        deadline: Option<Instant>,
+        is_enough: impl Fn(&Tally) -> bool,
+        question: Question<'_>,
+    ) -> Tally {
         let until = Instant::now() + self.limit();
         let until = deadline.map_or(until, |deadline| until.min(deadline));
-        let silent = |vote: &Arc<Vote>| {
-            let (node, error) = (vote.node.topology().name.clone(), Some(silent().into()));
-            NodeReply { node, granted: false, error }
+        let (sender, mut replies) = mpsc::unbounded_channel();
+        let ask = |(at, node): (usize, &Arc<Node>)| {
+            let (reply, sender) = (question(self.clone(), at), sender.clone());
+            let ask = async move { sender.send((at, reply.await)) };
+            self.wanted.runtime.spawn(ask.instrument(Span::current()));
+            NodeReply { node: node.topology().name.clone(), granted: false, error: Some(silent().into()) }
         };
-        let mut tally = Tally(self.votes.iter().map(silent).collect());
-        let ask = |(at, vote): (usize, &Arc<Vote>)| {
-            let reply = vote.clone().run(until, what.clone());
-            self.wanted.runtime.spawn(async move { (at, reply.await) }.instrument(Span::current()))
-        };
-        let mut replies: FuturesUnordered<_> = self.votes.iter().enumerate().map(ask).collect();
+        let mut tally = Tally(self.servers.nodes.iter().enumerate().map(ask).collect());
+        drop(sender);
         let count = async {
-            while let Some(reply) = replies.next().await {
-                let Ok((at, reply)) = reply else { continue }; // its runtime shuts down
+            while let Some((at, reply)) = replies.recv().await {
                 tally.0[at].granted = matches!(reply, Ok(true));
                 tally.0[at].error = reply.err().map(|error| error.explained(&self.wanted.keys));
                 if is_enough(&tally) {
@@ -245,118 +227,96 @@ impl Votes {
     }
 
     /// What a majority says; of one server, what that says.
-    async fn decide(&self, what: &Ask) -> Result<bool> {
+    async fn decide(self: &Arc<Self>, question: Question<'_>) -> Result<bool> {
         let began = Instant::now();
         if self.servers.quorum.is_none() {
-            return self.votes[0].clone().run(began + self.limit(), what.clone()).await;
+            return question(self.clone(), 0).await;
         }
-        let tally = self.ask(None, Tally::is_certain, what).await;
-        if tally.is_certain() { Ok(tally.is_granted()) } else { Err(tally.missed(&self.wanted, began)) }
-    }
-
-    /// Asks all nodes once for the lock. Gives their replies, and whether a majority granted in time. Else it ends what they
-    /// gave, which it waits for: the next attempt would find it.
-    async fn attempt(&self, sent: Moment, deadline: Option<Instant>) -> (Tally, bool) {
-        let ttl = self.wanted.options.ttl;
-        let fail_fast = self.servers.quorum.as_ref().is_some_and(|quorum| quorum.fail_fast);
-        let take = Ask::Take(Arc::new(self.wanted.lock(ttl)));
-        let mut unended = OnDrop(Some(|| self.leave(None, Duration::ZERO)));
-        let is_enough = |tally: &Tally| tally.is_granted() || fail_fast && tally.is_lost();
-        let tally = self.ask(deadline, is_enough, &take).await;
-        let is_held = tally.is_granted() && Moment::now().since(sent) < self.servers.counted(ttl);
-        if !is_held {
-            let deadline = deadline.map(|deadline| deadline.max(Instant::now()) + LATE_END);
-            self.ask(deadline, |_| false, &Ask::End(None, Duration::ZERO)).await;
+        let tally = self.ask(None, |tally| tally.is_granted() || tally.is_refused(), question).await;
+        match tally.is_granted() {
+            false if !tally.is_refused() => Err(tally.missed(&self.wanted, began)),
+            is_granted => Ok(is_granted),
         }
-        unended.0 = None; // if it is held, the other nodes may still grant
-        (tally, is_held)
     }
 
     /// Sends one extension, and gives whether the hold is still there. In a quorum the nodes count that still have the hold with
     /// the fencing token that they gave. All are sent the command that asks for the lock: for the same owner it extends the
     /// hold, and it brings a node back that has lost it.
-    pub(crate) async fn extend(&self, until: Instant, ttl: Duration, fence: Option<i64>) -> Result<bool> {
-        let wanted = &self.wanted;
+    pub(crate) async fn extend(
+        self: &Arc<Self>,
+        until: Instant,
+        ttl: Duration,
+        fence: Option<i64>,
+    ) -> Result<bool> {
         if let Some(node) = self.servers.single() {
-            return node.extend(until, wanted, ttl, fence).await;
+            return node.extend(until, &self.wanted, ttl, fence).await;
         }
-        let command = wanted.lock(ttl);
-        self.decide(&Ask::Extend(Arc::new(command))).await
+        let command = self.wanted.lock(ttl);
+        self.decide(&|votes, at| votes.take(at, command.clone(), true).boxed()).await
     }
 
     /// Releases, or has the hold end after a time, and gives whether it was still there. Without a reply, or if the future is
     /// dropped, that goes on in the background.
-    pub(crate) async fn end(&self, fence: Option<i64>, after: Duration) -> Result<bool> {
-        self.decide(&Ask::End(fence, after)).await
+    pub(crate) async fn end(self: &Arc<Self>, fence: Option<i64>, after: Duration) -> Result<bool> {
+        self.decide(&|votes, at| votes.end_at(at, fence, after).boxed()).await
     }
 
-    /// The same in the background.
+    async fn end_all(self: &Arc<Self>, deadline: Instant) -> Tally {
+        self.ask(Some(deadline), |_| false, &|votes, at| votes.end_at(at, None, Duration::ZERO).boxed()).await
+    }
+
+    /// Releases in the background, or has the hold end after a time.
     pub(crate) fn leave(&self, fence: Option<i64>, after: Duration) {
-        self.votes.iter().for_each(|vote| vote.leave(fence, after));
+        (0..self.fences.len()).for_each(|at| self.leave_at(at, fence, after));
+    }
+
+    fn leave_at(&self, at: usize, fence: Option<i64>, after: Duration) {
+        self.servers.nodes[at].leave(&self.wanted, fence.or(self.fence(at)), after);
+    }
+
+    fn fence(&self, at: usize) -> Option<i64> {
+        Some(self.fences[at].load(Ordering::Relaxed)).filter(|fence| *fence != 0)
     }
 
     /// The fencing tokens of the nodes of a quorum.
     pub(crate) fn fences(&self) -> Option<Vec<Option<i64>>> {
-        self.servers.quorum.as_ref().map(|_| self.votes.iter().map(|vote| vote.fence()).collect())
-    }
-}
-
-/// What is asked of one server.
-#[derive(Clone)]
-enum Ask {
-    /// A command that gives a fencing token, or 0.
-    Take(Arc<Cmd>),
-    /// The same command, for a hold.
-    Extend(Arc<Cmd>),
-    /// The end of what has this fencing token, or of whatever the owner has, after a time.
-    End(Option<i64>, Duration),
-}
-
-impl Vote {
-    fn fence(&self) -> Option<i64> {
-        Some(self.fence.load(Ordering::Relaxed)).filter(|fence| *fence != 0)
+        self.servers.quorum.as_ref().map(|_| (0..self.fences.len()).map(|at| self.fence(at)).collect())
     }
 
-    /// Asks until a time, and gives whether the server granted it.
-    async fn run(self: Arc<Self>, until: Instant, what: Ask) -> Result<bool> {
-        let (command, before, is_reserved) = match &what {
-            Ask::End(fence, after) => return self.end(until, *fence, *after).await,
-            Ask::Take(command) => (command, None, false),
-            Ask::Extend(command) => (command, self.fence(), true),
-        };
-        if self.is_asked.swap(true, Ordering::Relaxed) {
-            return Err(silent().into()); // the command before has no reply yet
+    /// Sends a command: in a quorum once, because the next attempt or renewal asks all nodes again.
+    async fn call(&self, at: usize, command: &Cmd, is_reserved: bool) -> Result<Answer> {
+        let call = self.wanted.call(command, Instant::now() + self.limit());
+        match self.servers.single() {
+            Some(node) => node.ask(&self.wanted, call).await,
+            None => Ok(self.servers.nodes[at].number(Call { is_reserved, ..call }).await?),
         }
-        let call = Call { is_reserved, ..self.wanted.call(command, until) };
-        let answer = self.node.ask(&self.wanted, self.again, call).await;
-        self.is_asked.store(false, Ordering::Relaxed);
-        let fence = match answer {
+    }
+
+    /// Sends a command that gives a fencing token, or 0. An extension is of the hold that the server gave.
+    async fn take(self: Arc<Self>, at: usize, command: Cmd, is_extension: bool) -> Result<bool> {
+        let before = self.fence(at);
+        let fence = match self.call(at, &command, is_extension).await {
             Ok(answer) => answer.number,
-            Err(Error::WrongMode(_) | Error::NotHeld { .. }) => 0,
-            Err(error) if error.is_another_type() => 0,
-            // It gives no new hold, so it has not got this one.
-            Err(Error::Redis(error)) if is_reserved && error.code() == Some("GRACE") => return Ok(false),
-            Err(error) => return Err(error),
+            Err(error) => match error.redis().and_then(RedisError::code) {
+                Some("WRONGMODE" | "NOTHELD" | "WRONGTYPE") => 0,
+                Some("GRACE") if is_extension => return Ok(false), // it gives no new hold, so it has not got this one
+                _ => return Err(error),
+            },
         };
-        self.fence.store(fence, Ordering::Relaxed);
-        Ok(fence > 0 && (!is_reserved || before == Some(fence)))
+        self.fences[at].store(fence, Ordering::Relaxed);
+        Ok(fence > 0 && (!is_extension || before == Some(fence)))
     }
 
     /// Ends the hold, in the background if the server does not reply in time.
-    async fn end(&self, until: Instant, fence: Option<i64>, after: Duration) -> Result<bool> {
-        let mut unanswered = OnDrop(Some(|| self.leave(fence, after)));
-        let wanted = &self.wanted;
-        let (command, _) = wanted.ending(fence.or(self.fence()), after);
-        let answer = self.node.ask(wanted, self.again, wanted.call(&command, until)).await;
+    async fn end_at(self: Arc<Self>, at: usize, fence: Option<i64>, after: Duration) -> Result<bool> {
+        let mut unanswered = OnDrop(Some(|| self.leave_at(at, fence, after)));
+        let (command, _) = self.wanted.ending(fence.or(self.fence(at)), after);
+        let answer = self.call(at, &command, false).await;
         if !answer.as_ref().is_err_and(Error::passes) {
             unanswered.0 = None;
         }
-        let (answer, whole) = (answer?, if after.is_zero() { wanted.full.len() } else { 1 });
+        let (answer, whole) = (answer?, if after.is_zero() { self.wanted.full.len() } else { 1 });
         // The server does not remember the end of a token of the program's: of two copies the second finds nothing.
-        Ok(usize::try_from(answer.number) == Ok(whole) || wanted.is_given() && !answer.is_alone)
-    }
-
-    fn leave(&self, fence: Option<i64>, after: Duration) {
-        self.node.leave(&self.wanted, fence.or(self.fence()), after);
+        Ok(usize::try_from(answer.number) == Ok(whole) || self.wanted.is_given() && !answer.is_alone)
     }
 }

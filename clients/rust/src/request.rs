@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redis::ToRedisArgs;
 use tracing::{Instrument, info_span};
 
-use crate::errors::Error;
+use crate::errors::{Error, Result};
 use crate::hold::Hold;
 use crate::info::Mode;
 use crate::node::OnDrop;
@@ -70,8 +70,7 @@ impl Request {
     /// [`Error::TimedOut`] at the end of the `wait`: others have the lock. [`Error::NoAnswer`] if no reply comes from the
     /// server: after `retry_for` if there never was one, else after `retry_wait_for`. All others except [`Error::Lost`].
     pub async fn acquire(&self) -> Result<Hold, Error> {
-        let hold = self.take(false).await?;
-        Ok(hold.expect("a refusal is an error"))
+        self.take(false).await
     }
 
     /// Sends the request once, and gives nothing if others hold the lock or wait for it.
@@ -80,10 +79,13 @@ impl Request {
     ///
     /// As [`acquire`](Request::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Hold>, Error> {
-        self.take(true).await
+        match self.take(true).await {
+            Err(Error::TimedOut(_)) => Ok(None),
+            acquired => acquired.map(Some),
+        }
     }
 
-    async fn take(&self, is_try: bool) -> Result<Option<Hold>, Error> {
+    async fn take(&self, is_try: bool) -> Result<Hold> {
         self.check()?;
         // `close` waits until what was begun has ended.
         let _running = self.servers.shared.tracker.token();
@@ -100,13 +102,13 @@ impl Request {
         let acquired = acquired.instrument(info_span!("slock.acquire", lock = wanted.label())).await;
         cancelled.0 = None;
         let outcome = match &acquired {
-            Ok(Some(_)) => "granted",
-            Ok(None) => "refused",
-            Err(Error::TimedOut { .. }) => "timed out",
+            Ok(_) => "granted",
+            Err(Error::TimedOut(_)) if is_try => "refused",
+            Err(Error::TimedOut(_)) => "timed out",
             Err(error) => error.name(),
         };
         reporter.waited(&wanted, began, outcome);
-        Ok(acquired?.map(Hold::new))
+        Ok(Hold::new(acquired?))
     }
 
     /// Runs the work under the lock: it waits as [`acquire`](Request::acquire), runs the work, and releases. The work gets the
@@ -140,21 +142,20 @@ impl Request {
         if self.options.token.is_none() {
             return Err(Error::Invalid("adopt needs an owner token".into()));
         }
-        let kept = self.servers.adopt(&self.wanted()).await?;
-        Ok(Hold::new(kept))
+        Ok(Hold::new(self.servers.adopt(&self.wanted()).await?))
     }
 
     /// Releases what the owner token holds.
-    pub(crate) async fn release(&self) -> Result<usize, Error> {
+    pub(crate) async fn release(&self) -> Result<usize> {
         self.check()?;
         self.servers.release(&self.wanted()).await
     }
 
     fn wanted(&self) -> Arc<Wanted> {
-        Arc::new(Wanted::new(&self.keys, &self.servers.shared.settings.prefix, self.mode, &self.options))
+        Arc::new(Wanted::new(&self.keys, &self.servers.shared.prefix, self.mode, &self.options))
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         self.options.check(&self.keys, self.mode)?;
         self.servers.check(self.options.ttl)?;
         self.servers.shared.unless_closed()

@@ -37,7 +37,7 @@ impl From<SentinelClient> for Server {
             }
             .boxed()
         };
-        Self::direct("Sentinel".into(), true, None, connect)
+        Self::direct("Sentinel".into(), true, None, Box::new(connect))
     }
 }
 

@@ -1,16 +1,17 @@
 //! What all parts of a `Locks` share.
 
+use std::time::Duration;
+
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::errors::{Error, Result};
 use crate::hooks::Reporter;
-use crate::options::Settings;
 
 pub(crate) struct Shared {
-    /// Of the `Locks` in this process.
-    pub(crate) id: u64,
-    pub(crate) settings: Settings,
+    pub(crate) prefix: String,
+    pub(crate) retry_for: Duration,
+    pub(crate) retry_wait_for: Duration,
     pub(crate) reporter: Reporter,
     /// Done when `close` begins.
     pub(crate) closing: CancellationToken,
@@ -21,6 +22,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    pub(crate) fn new() -> Self {
+        let (retry_for, retry_wait_for) = (Duration::from_secs(3), Duration::from_secs(60));
+        let (reporter, tracker) = (Reporter(Box::new(())), TaskTracker::new());
+        let (prefix, closing, closed) = Default::default();
+        Self { prefix, retry_for, retry_wait_for, reporter, closing, closed, tracker }
+    }
+
     pub(crate) fn unless_closed(&self) -> Result<()> {
         if self.closing.is_cancelled() { Err(Error::Closed) } else { Ok(()) }
     }

@@ -137,6 +137,7 @@ impl From<MemoryServer> for Server {
 /// What one `Locks` has of the server.
 pub(crate) struct Connection {
     pub(crate) server: MemoryServer,
+    topology: Topology,
     _events: Events,
 }
 
@@ -146,7 +147,8 @@ impl Connection {
         served.audience.retain(|events| events.strong_count() > 0);
         served.audience.push(Arc::downgrade(&events));
         drop(served);
-        Self { server, _events: events }
+        let topology = Topology { name: "memory".into(), is_cluster: false, is_failover: true };
+        Self { server, topology, _events: events }
     }
 }
 
@@ -182,8 +184,8 @@ impl Transport for Connection {
     }
 
     /// Losses are noticed at once.
-    fn topology(&self) -> Topology {
-        Topology { name: "memory".into(), is_cluster: false, is_failover: true }
+    fn topology(&self) -> &Topology {
+        &self.topology
     }
 
     /// Others may use the server.

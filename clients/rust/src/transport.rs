@@ -18,7 +18,7 @@ pub(crate) trait Transport: Send + Sync {
     /// Subscribes by SSUBSCRIBE, on the primary that has the channel's slot, until messages may have been missed.
     fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, RedisResult<()>>;
 
-    fn topology(&self) -> Topology;
+    fn topology(&self) -> &Topology;
 
     /// Closes the connections. Later calls may open one.
     fn close(&self);
@@ -66,7 +66,6 @@ pub(crate) struct Reply {
 }
 
 /// The servers behind a transport.
-#[derive(Clone)]
 pub(crate) struct Topology {
     /// The address, for texts.
     pub(crate) name: String,

@@ -71,6 +71,22 @@ async fn a_connection_of_the_programs_that_is_blocked() {
     blocked.abort();
 }
 
+/// The error is the server's, and the next call has another connection.
+#[tokio::test]
+async fn a_login_that_is_refused() {
+    let server = Server::start().await;
+    let mut connection = server.client().get_multiplexed_async_connection().await.unwrap();
+    let mut set = async |password: &str| {
+        redis::cmd("CONFIG").arg(("SET", "requirepass", password)).exec_async(&mut connection).await.unwrap();
+    };
+    let locks = server.locks();
+    set("secret").await;
+    let error = locks.write("k").acquire().await.unwrap_err();
+    assert!(matches!(error, Error::Redis(_)) && error.to_string().contains("NOAUTH"), "{error:?}");
+    set("").await;
+    until(async || locks.write("k").try_acquire().await.is_ok()).await;
+}
+
 /// WAIT blocks its connection, so no other call uses it meanwhile; the next call does.
 #[tokio::test]
 async fn calls_that_wait_for_replicas_share_a_connection() {

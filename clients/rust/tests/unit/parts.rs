@@ -21,13 +21,15 @@ type Instead = Box<dyn Fn(&Cmd) -> Option<RedisResult<Value>> + Send + Sync>;
 
 struct Filter {
     connection: Connection,
+    topology: Topology,
     instead: Mutex<Instead>,
 }
 
 impl Filter {
     fn new(instead: impl Fn(&Cmd) -> Option<RedisResult<Value>> + Send + Sync + 'static) -> Arc<Self> {
         let connection = Connection::new(MemoryServer::new(), Arc::new(|_| {})); // no message arrives
-        Arc::new(Self { connection, instead: Mutex::new(Box::new(instead)) })
+        let topology = Topology { name: "filter".into(), is_cluster: false, is_failover: false };
+        Arc::new(Self { connection, topology, instead: Mutex::new(Box::new(instead)) })
     }
 
     fn locks(self: &Arc<Self>) -> Locks {
@@ -56,8 +58,8 @@ impl Transport for Arc<Filter> {
         self.connection.listen(channel)
     }
 
-    fn topology(&self) -> Topology {
-        Topology { is_failover: false, ..self.connection.topology() }
+    fn topology(&self) -> &Topology {
+        &self.topology
     }
 
     fn close(&self) {}
