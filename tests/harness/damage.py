@@ -43,7 +43,7 @@ def lasting_states(server: Server) -> dict[tuple[int, bytes], str]:
 
 
 def stored_states(server: Server) -> dict[tuple[int, bytes], str]:
-    """The same, after they have come back from a snapshot, from the log, and from the log that was rewritten."""
+    """The same, after they have come back from a snapshot, from the log, and from the rewritten log."""
     states = lasting_states(server)
     server.client().execute_command("DEBUG", "RELOAD")
     assert lasting_states(server) == states
