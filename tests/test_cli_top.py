@@ -7,7 +7,7 @@ import re
 import pytest
 
 from conftest import Pair
-from harness import Cluster, MakeServer, Server, stays, wait_until
+from harness import MakeServer, Server, stays, wait_until
 from harness.cli import LIMIT, Cli, Terminal, hold
 from harness.notify import Listener
 from harness.sentinel import SERVICE, sentinel
@@ -109,18 +109,6 @@ def test_a_server_that_goes_away_and_comes_back(own: Server) -> None:
         terminal.shows("does not answer")
         own.resume()
         terminal.shows("slock top 127.0.0.1")
-
-
-def test_cluster(cluster: Cluster) -> None:
-    for number in range(12):
-        hold(cluster.node_of(f"job:{number}").client(), f"job:{number}", "t", f"holder-{number}.")
-    cli = Cli(f"redis+cluster://127.0.0.1:{cluster.nodes[0].port}")
-    with Terminal(cli, "slock top", height=30) as terminal:
-        for number in range(12):
-            screen = terminal.shows(f"holder-{number}.")
-        for node in cluster.nodes:
-            assert re.search(rf"^127.0.0.1:{node.port} +primary", screen, re.MULTILINE)
-        assert "· 12 locks" in screen
 
 
 def test_sentinel(primary_and_replica: Pair) -> None:

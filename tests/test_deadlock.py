@@ -121,33 +121,3 @@ def test_an_owner_that_loses_what_it_waits_for_among_others(server: Server, loss
     queues.free("c", "y"), queues.free("r", "x")
     assert first.fence()
     assert elsewhere.release("a") == 1 and other.fence()
-
-
-def test_an_owner_whose_older_request_goes(server: Server) -> None:
-    """Behind the older one, which could share y, the newer one waited for nobody."""
-    queues = Queues(server)
-    queues.hold("a", "z")
-    queues.hold("c", "q")
-    queues.locks.rlock("y", "b", HOUR)
-    older, newer, last = queues.mrlock("a", "y q"), queues.lock("a", "y"), queues.lock("b", "z")
-    assert newer.is_waiting() and last.is_waiting()
-    older.connection.close()
-    assert last.error().startswith("DEADLOCK ") and newer.is_waiting()
-    assert queues.free("b", "y") == 1 and newer.fence()
-
-
-@pytest.mark.parametrize("command", ["COPY", "RENAME"])
-def test_a_lock_that_appears_under_a_free_name(server: Server, command: str) -> None:
-    """b waits for y and z. Behind it at y waits a, whose lock x becomes z too."""
-    queues = Queues(server)
-    queues.hold("a", "x")
-    queues.hold("c", "y")
-    first, last = queues.mlock("b", "y z"), queues.lock("a", "y")
-    assert first.is_waiting() and last.is_waiting()
-    assert queues.raw.ok(command, "x", "z")
-    # The server does not report RENAME to modules: it is noticed within a second.
-    assert last.error().startswith("DEADLOCK ")
-    assert first.is_waiting()
-    assert queues.free("a", "z") == 1
-    queues.free("c", "y")
-    assert first.fence()
