@@ -7,7 +7,7 @@ import pytest
 from harness import MakeServer, ReplicationStream, Server, digest, rounds
 from harness.causes import HOLDER, KEY
 from harness.many import many
-from harness.moment_of_grant import FIRST, NEXT, HandOffs, in_one_turn
+from harness.moment_of_grant import FIRST, HandOffs, in_one_turn
 from harness.queues import Queues
 from harness.waiting import HOUR, Line
 
@@ -44,23 +44,6 @@ def test_a_request_is_withdrawn_at_any_of_its_keys_and_the_next_is_served(
     assert queues.release(FIRST) == (command == "UPGRADE"), "who upgrades still reads"
     assert queues.release(HOLDER) == 1 and behind.fence()
     assert queues.holders(at) == ["behind"] and queues.client.dbsize() == 1
-
-
-def test_all_requests_of_the_token_for_the_key_and_no_others(queues: Queues) -> None:
-    elsewhere = Line(queues.server, KEY, database=1)
-    for line in (queues, elsewhere):
-        line.locks.lock(KEY, HOLDER, HOUR)
-    queues.hold(HOLDER, "other")
-    gone = [queues.lock(FIRST, KEY), queues.read(FIRST), queues.mlock(FIRST, "a k"), queues.lock(FIRST, KEY)]
-    staying = [queues.lock(FIRST, "other"), queues.lock(NEXT, KEY), elsewhere.write(FIRST)]
-    stream = ReplicationStream(queues.server)
-    assert queues.raw.ok("SLOCK.CANCEL", KEY, FIRST) == 4
-    assert [waiter.reply() for waiter in gone] == [0] * 4
-    assert queues.queued() == [NEXT] and all(waiter.is_waiting() for waiter in staying)
-    assert stream.commands() == []
-    assert queues.free(HOLDER, "k other") == 2 and elsewhere.release(HOLDER) == 1
-    assert all(waiter.fence() for waiter in staying)
-    assert queues.client.exists("a") == 0
 
 
 def test_it_works_where_writes_are_refused_or_paused(make_server: MakeServer) -> None:

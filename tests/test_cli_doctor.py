@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from harness import Clock, Cluster, MakeServer, Server, replica_of
-from harness.acl_lines import example_lines
 from harness.cli import Cli, hold
 from harness.sentinel import SERVICE, sentinel
 from harness.settings import REPOSITORY, module_path
@@ -214,16 +213,6 @@ def test_what_may_not_be_checked_is_neither_a_fault_nor_a_clean_bill(
     assert all(check in for_people.stdout for check in unchecked)
     assert for_people.stdout.splitlines()[-1].endswith(", and not all was checked")
     assert done.stderr == for_people.stderr == ""
-
-
-def test_an_application_that_may_only_lock_checks_next_to_nothing(make_server: MakeServer) -> None:
-    server = make_server(appendonly=False, maxmemory_policy="allkeys-lru")
-    server.client().execute_command("ACL", "SETUSER", "app", *example_lines()["library"].split())
-    done = Cli(f"redis://app:secret@127.0.0.1:{server.port}")("doctor", "--key", "lock:1")
-    assert done.returncode == 3
-    assert done.stdout.endswith("0 faults on 1 server, and not all was checked\n")
-    for check in [*BY_CONFIG, *BY_INFO, "module", "clock", "permissions"]:
-        assert check in done.stdout
 
 
 def test_all_nodes_of_a_cluster() -> None:
