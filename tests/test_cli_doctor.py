@@ -6,15 +6,13 @@ import json
 import select
 import socket
 import socketserver
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from harness import Clock, Cluster, MakeServer, Server, replica_of
-from harness.cli import Cli, hold
+from harness.cli import Cli, hold, listening
 from harness.sentinel import SERVICE, sentinel
 from harness.settings import REPOSITORY, module_path
 
@@ -106,13 +104,13 @@ def test_a_missing_module(make_server: MakeServer) -> None:
     assert check == "module" and "/usr/lib/redis/modules/slock.so" in to_set
 
 
-@contextmanager
-def telling_version(port: int, version: bytes) -> Iterator[int]:
-    """A port where the server of another port seems to have this version of the module, instead of 0.1.0."""
+@pytest.mark.parametrize("version", [b"000", b"999"])
+def test_an_older_module_than_another(primary: Server, replica: Server, version: bytes) -> None:
+    """Than the program, or than the module of the primary, which seems to have this version, not 0.1.0."""
 
-    class Client(socketserver.BaseRequestHandler):
+    class Proxy(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            with socket.create_connection(("127.0.0.1", port)) as upstream:
+            with socket.create_connection(("127.0.0.1", primary.port)) as upstream:
                 ends = {self.request: upstream, upstream: self.request}
                 while True:
                     for end in select.select(list(ends), [], [])[0]:
@@ -121,18 +119,7 @@ def telling_version(port: int, version: bytes) -> Iterator[int]:
                             return
                         ends[end].sendall(data.replace(b"ver\r\n:100\r\n", b"ver\r\n:%s\r\n" % version))
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Client) as proxy:
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        try:
-            yield proxy.server_address[1]
-        finally:
-            proxy.shutdown()
-
-
-@pytest.mark.parametrize("version", [b"000", b"999"])
-def test_an_older_module_than_another(primary: Server, replica: Server, version: bytes) -> None:
-    """Than the program, or than the module of the primary, which seems to have this version."""
-    with telling_version(primary.port, version) as port:
+    with listening(Proxy) as port:
         (fault,) = faults(Cli(f"redis://127.0.0.1:{port}"))
     assert (fault["check"], fault["server"].endswith(f":{replica.port}")) == ("version", version == b"999")
     assert ("0.9.99 is in use" in fault["found"]) == (version == b"999")

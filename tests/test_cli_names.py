@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import socketserver
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import redis
 
 from harness import MakeServer
-from harness.cli import LIMIT, Cli, Terminal, hold
+from harness.cli import LIMIT, Cli, Terminal, hold, listening
 
 # C0, C1, bidirectional overrides, of no width, line separators, a language tag, a private one.
 HIDDEN = "\r\x1b\x7f\x85\x9b\u200b\u202e\u2066\u2028\u2029\ufeff\u00ad\U000e0041\ue000"
@@ -86,30 +83,20 @@ def test_twenty_names_of_10_mb_do_not_fill_the_memory(make_server: MakeServer) -
         terminal.press("q")
 
 
-@contextmanager
-def replying(reply: bytes) -> Iterator[int]:
-    """A port whose server gives this reply to everything."""
+class Wrong(socketserver.StreamRequestHandler):
+    """Gives one error in reply to everything."""
 
-    class Client(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            while line := self.rfile.readline():
-                if re.match(rb"\*\d", line):
-                    self.wfile.write(reply)
+    error = f"-WRONGTYPE2 \x1b]0;owned\x07{HIDDEN}".replace("\r", "") + "x" * 100_000 + "\r\n"
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Client) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
+    def handle(self) -> None:
+        while line := self.rfile.readline():
+            if re.match(rb"\*\d", line):
+                self.wfile.write(self.error.encode())
 
 
 @pytest.mark.parametrize("words", ["run job -- true", "ls", "doctor", "acquire job"])
 def test_errors_of_a_server_are_escaped(words: str) -> None:
-    hidden = HIDDEN.replace("\r", "")  # which would end the reply
-    text = f"WRONGTYPE2 \x1b]0;owned\x07{hidden}".encode() + b"x" * 100_000
-    with replying(b"-" + text + b"\r\n") as port:
+    with listening(Wrong) as port:
         done = Cli(f"redis://127.0.0.1:{port}")(*words.split())
     assert done.returncode == 69, done.stderr
     assert is_shown(done.stderr + done.stdout)

@@ -6,8 +6,10 @@ import json
 import os
 import shutil
 import signal
+import socketserver
 import subprocess
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -151,6 +153,18 @@ def number_in(path: Path) -> int:
     return int(
         wait_until(lambda: path.exists() and path.read_text().strip(), LIMIT, f"a number in {path.name}")
     )
+
+
+@contextmanager
+def listening(handler: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
+    """The port of a server that serves each client by this."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
 
 
 class Terminal:
