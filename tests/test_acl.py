@@ -79,12 +79,14 @@ def test_who_lacks_a_command_cannot_use_it(user: Login) -> None:
         assert _is_refused(app, *words)
 
 
-# What the user has lost when the lock comes free; without rules, the user itself.
-LOSSES = {
-    "the command": ["-{command}"],
-    "the key": ["resetkeys", "~lock:2"],
-    "writing": ["resetkeys", "%R~*"],
-    "the user": [],
+# What happens to the user that waits, and whether it may still have the lock. Without rules it is deleted.
+CHANGES: dict[str, tuple[list[list[str]], bool]] = {
+    "the command is lost": ([["-{command}"]], False),
+    "the key is lost": ([["resetkeys", "~lock:2"]], False),
+    "writing is lost": ([["resetkeys", "%R~*"]], False),
+    "the user is lost": ([], False),
+    "all is given back": ([["-@all", "resetkeys"], ["+@all", "~*"]], True),
+    "all is given in another way": ([["-@all", "resetkeys"], ["(+{command} ~lock:*)"]], True),
 }
 SPELLINGS = {command: command for command in ("SLOCK.LOCK", "SLOCK.MLOCK", "SLOCK.UPGRADE")}
 SPELLINGS |= {"slock.rlock": "SLOCK.RLOCK", "Slock.MRlock": "SLOCK.MRLOCK"}
@@ -104,37 +106,30 @@ def _wait_as(line: Line, user: Login, spelling: str) -> WaitingClient:
     return waiter
 
 
-@pytest.mark.parametrize("lost", LOSSES)
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_what_is_lost_while_waiting_refuses_the_grant_and_the_next_is_served(
-    server: Server, user: Login, spelling: str, lost: str
+    server: Server, user: Login, spelling: str, change: str
 ) -> None:
     line = Line(server, KEY)
     waiting, behind = _wait_as(line, user, spelling), line.read("next")
-    rules = [rule.format(command=spelling.lower()) for rule in LOSSES[lost]]
-    line.client.execute_command("ACL", *(["SETUSER", "app", *rules] if rules else ["DELUSER", "app"]))
+    changes, is_granted = CHANGES[change]
+    for rules in changes:
+        rules = [rule.format(command=spelling.lower()) for rule in rules]
+        line.client.execute_command("ACL", "SETUSER", "app", *rules)
+    if not changes:
+        line.client.execute_command("ACL", "DELUSER", "app")
     assert line.release(HOLDER) == 1
-    if rules:
+    if is_granted:
+        assert line.locks.check(KEY, waiting.fence()) == 1
+        return
+    if changes:
         assert waiting.error().startswith("NOPERM ")
     else:
         assert waiting.outcome() is None, "the server closes the connections of a user that is deleted"
     assert behind.fence()
     still_reads = ["me"] if spelling == "SLOCK.UPGRADE" else []
     assert line.holders() == [*still_reads, "next"] and line.client.exists("lock:2") == 0
-
-
-@pytest.mark.parametrize("given", [["+@all", "~*"], ["({command} ~lock:*)"]], ids=["back", "in another way"])
-@pytest.mark.parametrize("spelling", SPELLINGS)
-def test_what_was_lost_and_given_again_is_no_reason_to_refuse(
-    server: Server, user: Login, spelling: str, given: list[str]
-) -> None:
-    line = Line(server, KEY)
-    waiting = _wait_as(line, user, spelling)
-    for rules in (["-@all", "resetkeys"], [rule.format(command=f"+{spelling.lower()}") for rule in given]):
-        line.client.execute_command("ACL", "SETUSER", "app", *rules)
-    assert line.release(HOLDER) == 1
-    fence = waiting.fence()
-    assert line.locks.check(KEY, fence) == 1
 
 
 def test_the_categories_hold_the_commands(user: Login, raw: RawConnection, every: list[Command]) -> None:
