@@ -82,13 +82,19 @@ def test_a_deadline_is_wall_time(own: Server, clock: Clock, reads: bool) -> None
     else:
         line.locks.lock("k", "brief", HOUR)
         waiting = line.write("waiting")
-    clock.step(-AN_HOUR)
-    assert line.locks.pttl("k", "brief") > HOUR
-    # The server has looked at its deadlines and its waits, and the hold is still there.
-    assert line.write("short", wait=30).reply(SOON) == 0 and waiting.is_waiting()
     clock.step(2 * AN_HOUR)
     assert waiting.fence()
     assert line.locks.pttl("k", "brief") == -2 and line.holders() == ["waiting"]
+
+
+def test_a_deadline_comes_later_when_the_clock_is_set_back(own: Server, clock: Clock) -> None:
+    line = Line(own)
+    fence = line.locks.lock("k", "brief", 500)
+    clock.step(-AN_HOUR)
+    assert line.locks.pttl("k", "brief") > HOUR / 2
+    # The server has looked at its deadlines and its waits, and the hold is still there.
+    assert line.write("short", wait=700).reply(SOON) == 0
+    assert line.locks.check("k", fence) == 1
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
