@@ -22,6 +22,7 @@ from harness import (
     wait_until,
 )
 from harness.cleanup import close_connections  # noqa: F401
+from harness.cli import Cli
 from harness.connection_state import check_connections
 from harness.queues import Queues
 from harness.waiting import Line
@@ -97,6 +98,11 @@ def locks(client: redis.Redis) -> Locks:
 @pytest.fixture
 def raw(server: Server) -> RawConnection:
     return server.raw()
+
+
+@pytest.fixture
+def cli(server: Server) -> Cli:
+    return Cli(server)
 
 
 @pytest.fixture

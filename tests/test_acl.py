@@ -51,10 +51,12 @@ def test_who_may_only_read_a_pattern_looks_at_its_locks_and_changes_none(
 ) -> None:
     app = user("+@all", "%R~lock:*")
     for command in every:
-        assert _is_refused(app, *_on(command, KEY)) == ("readonly" not in command.flags), command.name
+        only_looks = "readonly" in command.flags
+        assert _is_refused(app, *_on(command, KEY)) != only_looks, command.name
         assert _is_refused(app, *_on(command, OTHER)) == ("key" in command.required), command.name
-        is_allowed = raw.call("ACL", "DRYRUN", "app", *_on(command, KEY)) == b"OK"
-        assert is_allowed == ("readonly" in command.flags), command.name
+        assert (raw.call("ACL", "DRYRUN", "app", *_on(command, KEY)) == b"OK") == only_looks, command.name
+    for rules in (["%W~lock:*"], ["%R~lock:*", "%W~other:*"]):
+        assert _is_refused(user("+@all", *rules), *LOCK), "who changes a lock also reads it"
     assert raw.ok("DBSIZE") == 0
 
 
@@ -68,11 +70,6 @@ def test_who_may_use_a_pattern_has_no_other_key(
     assert raw.ok("DBSIZE") == 0, "a set with one forbidden key takes none"
 
 
-def test_taking_a_lock_needs_both_reading_and_writing(user: Login) -> None:
-    for rules in (["%W~lock:*"], ["%R~lock:*", "%W~other:*"]):
-        assert _is_refused(user("+@all", *rules), *LOCK)
-
-
 def test_who_lacks_a_command_cannot_use_it(user: Login) -> None:
     app = user("~*", "+slock.rlock", "+slock.runlock", "+slock.mlock")
     assert app.ok("SLOCK.RLOCK", KEY, "me", HOUR)
@@ -82,21 +79,14 @@ def test_who_lacks_a_command_cannot_use_it(user: Login) -> None:
         assert _is_refused(app, *words)
 
 
-def test_a_waiting_user_needs_no_more_than_the_command(user: Login, raw: RawConnection) -> None:
-    app = user("~lock:*", "+slock.lock")
-    raw.ok("SLOCK.LOCK", KEY, "other", HOUR)
-    app.send(*LOCK, "WAIT", 0)
-    assert not app.has_reply(0.02)
-    assert raw.ok("SLOCK.UNLOCK", KEY, "other") == 1
-    assert app.read() > 0
-
-
-# What the user has lost when the lock comes free; without rules, the user itself.
-LOSSES = {
-    "the command": ["-{command}"],
-    "the key": ["resetkeys", "~lock:2"],
-    "writing": ["resetkeys", "%R~*"],
-    "the user": [],
+# What happens to the user that waits, and whether it may still have the lock. Without rules it is deleted.
+CHANGES: dict[str, tuple[list[list[str]], bool]] = {
+    "the command is lost": ([["-{command}"]], False),
+    "the key is lost": ([["resetkeys", "~lock:2"]], False),
+    "writing is lost": ([["resetkeys", "%R~*"]], False),
+    "the user is lost": ([], False),
+    "all is given back": ([["-@all", "resetkeys"], ["+@all", "~*"]], True),
+    "all is given in another way": ([["-@all", "resetkeys"], ["(+{command} ~lock:*)"]], True),
 }
 SPELLINGS = {command: command for command in ("SLOCK.LOCK", "SLOCK.MLOCK", "SLOCK.UPGRADE")}
 SPELLINGS |= {"slock.rlock": "SLOCK.RLOCK", "Slock.MRlock": "SLOCK.MRLOCK"}
@@ -116,37 +106,30 @@ def _wait_as(line: Line, user: Login, spelling: str) -> WaitingClient:
     return waiter
 
 
-@pytest.mark.parametrize("lost", LOSSES)
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_what_is_lost_while_waiting_refuses_the_grant_and_the_next_is_served(
-    server: Server, user: Login, spelling: str, lost: str
+    server: Server, user: Login, spelling: str, change: str
 ) -> None:
     line = Line(server, KEY)
     waiting, behind = _wait_as(line, user, spelling), line.read("next")
-    rules = [rule.format(command=spelling.lower()) for rule in LOSSES[lost]]
-    line.client.execute_command("ACL", *(["SETUSER", "app", *rules] if rules else ["DELUSER", "app"]))
+    changes, is_granted = CHANGES[change]
+    for rules in changes:
+        rules = [rule.format(command=spelling.lower()) for rule in rules]
+        line.client.execute_command("ACL", "SETUSER", "app", *rules)
+    if not changes:
+        line.client.execute_command("ACL", "DELUSER", "app")
     assert line.release(HOLDER) == 1
-    if rules:
+    if is_granted:
+        assert line.locks.check(KEY, waiting.fence()) == 1
+        return
+    if changes:
         assert waiting.error().startswith("NOPERM ")
     else:
         assert waiting.outcome() is None, "the server closes the connections of a user that is deleted"
     assert behind.fence()
     still_reads = ["me"] if spelling == "SLOCK.UPGRADE" else []
     assert line.holders() == [*still_reads, "next"] and line.client.exists("lock:2") == 0
-
-
-@pytest.mark.parametrize("given", [["+@all", "~*"], ["({command} ~lock:*)"]], ids=["back", "in another way"])
-@pytest.mark.parametrize("spelling", SPELLINGS)
-def test_what_was_lost_and_given_again_is_no_reason_to_refuse(
-    server: Server, user: Login, spelling: str, given: list[str]
-) -> None:
-    line = Line(server, KEY)
-    waiting = _wait_as(line, user, spelling)
-    for rules in (["-@all", "resetkeys"], [rule.format(command=f"+{spelling.lower()}") for rule in given]):
-        line.client.execute_command("ACL", "SETUSER", "app", *rules)
-    assert line.release(HOLDER) == 1
-    fence = waiting.fence()
-    assert line.locks.check(KEY, fence) == 1
 
 
 def test_the_categories_hold_the_commands(user: Login, raw: RawConnection, every: list[Command]) -> None:

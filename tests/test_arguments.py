@@ -10,41 +10,35 @@ from harness import Events, RawConnection, ReplicationStream, Server, digest
 from harness.commands import INTERNAL, NAMES, Command, commands
 
 MAX_TTL, MAX_META, MAX_TOKEN, MAX_NAME = 86_400_000, 1024, 255, 1024
+MAX_FENCE, MAX_WAIT, MAX_LIMIT, MAX_REFUSE = 2**53 - 1, 365 * 86_400_000, 2**31 - 1, 3_600_000
+MAX_CHANNEL, MAX_TAG, MAX_REASON, MAX_NUMBER = 255, 64, 256, 2**63 - 1
 TTL = 60_000
 
 each_command = pytest.mark.parametrize("name", [name for name in NAMES if name != INTERNAL])
 
 Words = tuple[object, ...]
 
+ARITY = "wrong number of arguments"
 NOT_A_NUMBER = ["", "soon", "1.5", "1e3", "0x10", " 5", "5s", b"5\x00", b"\xff\xfe", 2**63, 2**64 + 1]
 NOT_A_NUMBER += ["9" * 400]
-NOT_A_TTL = [*NOT_A_NUMBER, 0, -1, MAX_TTL + 1, 2**63 - 1, -(2**63)]
-MAX_FENCE, MAX_WAIT, MAX_LIMIT, MAX_REFUSE = 2**53 - 1, 365 * 86_400_000, 2**31 - 1, 3_600_000
 
-MAX_REASON = 256
 
-ARITY = "wrong number of arguments"
+def not_from(least: int, most: int) -> list[object]:
+    return [*NOT_A_NUMBER, least - 1, -1, most + 1, -(2**63)]
 
-# Each option with a good value, bad ones, and what the error says of these.
-OPTIONS: dict[str, tuple[Words, list[object], str]] = {
-    "META": (("m",), [b"m" * (MAX_META + 1)], f"at most {MAX_META} bytes"),
-    "WAIT": ((5,), [*NOT_A_NUMBER, -1, MAX_WAIT + 1], f"an integer from 0 to {MAX_WAIT} milliseconds"),
-    "LIMIT": ((3,), [*NOT_A_NUMBER, 0, -1, MAX_LIMIT + 1], f"an integer from 1 to {MAX_LIMIT}"),
-    "COUNT": ((1,), [*NOT_A_NUMBER, -1], f"an integer from 0 to {2**63 - 1}"),
-    "CURSOR": ((1,), [*NOT_A_NUMBER, -1], f"an integer from 0 to {2**63 - 1}"),
-    "FENCE": ((7,), [*NOT_A_NUMBER, 0, -1, MAX_FENCE + 1], f"an integer from 1 to {MAX_FENCE}"),
-    "REFUSE": (
-        (5,),
-        [*NOT_A_NUMBER, 0, -1, MAX_REFUSE + 1],
-        f"an integer from 1 to {MAX_REFUSE} milliseconds",
-    ),
-    "REASON": (("r",), ["", "r" * (MAX_REASON + 1)], f"1 to {MAX_REASON} bytes"),
-    "EPHEMERAL": ((), [], ""),
-    "GT": ((), [], ""),
-    "XX": ((), [], ""),
-    "NOTIFY": (("c", "t"), [], ""),
+
+# Of the options that take a number: the least and the greatest, and its unit.
+NUMBERS = {
+    "WAIT": (0, MAX_WAIT, " milliseconds"),
+    "LIMIT": (1, MAX_LIMIT, ""),
+    "COUNT": (0, MAX_NUMBER, ""),
+    "CURSOR": (0, MAX_NUMBER, ""),
+    "FENCE": (1, MAX_FENCE, ""),
+    "REFUSE": (1, MAX_REFUSE, " milliseconds"),
 }
-MAX_CHANNEL, MAX_TAG = 255, 64
+# What stands behind each option if it is right.
+OPTIONS: dict[str, Words] = {name: (5,) for name in NUMBERS} | {"META": ("m",), "NOTIFY": ("c", "t")}
+OPTIONS |= {"EPHEMERAL": (), "GT": (), "XX": (), "REASON": ("r",)}
 BAD_NOTIFY: dict[str, list[Words]] = {
     "option NOTIFY needs a channel and a tag": [(), ("c",)],
     f"the channel of NOTIFY must be 1 to {MAX_CHANNEL} bytes": [("", "t"), ("c" * (MAX_CHANNEL + 1), "t")],
@@ -58,16 +52,25 @@ def bad_options(command: Command) -> Iterator[tuple[Words, str]]:
     of_info = command.name == "slock.info"
     before, known = (("FULL",), {"COUNT"}) if of_info else ((), command.options)
     for option in known:
-        good, bad, allowed = OPTIONS[option]
+        good = OPTIONS[option]
         yield (*before, option, *good, option.lower(), *good), f"option {option} is given twice"
-        if good and option != "NOTIFY":
+        if len(good) == 1:
             yield (*before, option), f"option {option} needs a value"
-        for value in bad:
-            yield (*before, option, value), f"{option} must be {allowed}"
+    for option in known & NUMBERS.keys():
+        least, most, unit = NUMBERS[option]
+        for value in not_from(least, most):
+            yield (*before, option, value), f"{option} must be an integer from {least} to {most}{unit}"
     for word, shown in {**UNKNOWN, **{word: f"'{word}'" for word in OPTIONS.keys() - known}}.items():
         yield (*before, word), f"unknown option {shown}"
         for option in known & {"META", "COUNT"}:
-            yield (*before, option, *OPTIONS[option][0], word, 5), f"unknown option {shown}"
+            yield (*before, option, *OPTIONS[option], word, 5), f"unknown option {shown}"
+    if "META" in known:
+        yield ("META", b"m" * (MAX_META + 1)), f"META must be at most {MAX_META} bytes"
+    if "REASON" in known:
+        for others in ((), ("REFUSE", 5)):
+            yield (*others, "REASON", "r"), "option REASON needs FENCE and a single key"
+        for reason in ("", "r" * (MAX_REASON + 1)):
+            yield ("FENCE", 7, "REASON", reason), f"REASON must be 1 to {MAX_REASON} bytes"
     if "NOTIFY" in known:
         yield ("NOTIFY", "c", "t"), "option NOTIFY needs WAIT"
         for told, all_bad in BAD_NOTIFY.items():
@@ -77,9 +80,6 @@ def bad_options(command: Command) -> Iterator[tuple[Words, str]]:
         yield ("WAIT", 0, "NOTIFY", "c", "t", "XX"), "option XX does not go with WAIT"
         yield ("EPHEMERAL", "XX"), "option XX does not go with EPHEMERAL"
         yield ("XX", "NOTIFY", "c", "t"), "option NOTIFY needs WAIT"
-    if "REASON" in known:
-        for others in ((), ("REFUSE", 5)):
-            yield (*others, "REASON", "r"), "option REASON needs FENCE and a single key"
     if of_info:
         yield ("COUNT", 1), "option COUNT needs FULL"
         yield ("FULL", "full"), "option FULL is given twice"
@@ -106,22 +106,21 @@ def bad_calls(command: Command, key: str) -> Iterator[tuple[Words, Words]]:
         for token in (b"", b"x" * (MAX_TOKEN + 1)):
             yield call(token=token), ("token", MAX_TOKEN)
     if "ttl-ms" in command.required:
-        for ttl in NOT_A_TTL:
+        for ttl in not_from(1, MAX_TTL):
             yield call(ttl_ms=ttl), ("ttl", MAX_TTL, "(slock.max-ttl-ms)")
     if "fence" in command.required:
-        for fence in [*NOT_A_NUMBER, 0, -1, MAX_FENCE + 1]:
+        for fence in not_from(1, MAX_FENCE):
             yield call(fence=fence), ("fence", f"from 1 to {MAX_FENCE}")
 
 
 @pytest.fixture
-def scene(server: Server, raw: RawConnection) -> RawConnection:
+def scene(raw: RawConnection) -> RawConnection:
     """Locks in both modes that "a" holds, and keys of other types."""
     raw.ok("SLOCK.LOCK", "w", "a", TTL, "META", "m")
     raw.ok("SLOCK.RLOCK", "r", "a", TTL, "META", "m")
     raw.ok("SLOCK.RLOCK", "r", "b", TTL)
-    raw.ok("SET", "string", "value")
-    raw.ok("RPUSH", "list", "x")
-    raw.ok("HSET", "hash", "f", "x")
+    for words in ("SET string value", "RPUSH list x", "HSET hash f x"):
+        raw.ok(*words.split())
     return raw
 
 

@@ -1,21 +1,15 @@
-"""How `slock` gets user, password and prefix, where they do not show, and what it says of a wrong URL."""
+"""How `slock` gets its server, user, password and prefix, and what it says of those that are wrong."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
-from harness import MakeServer, Server, wait_until
-from harness.cli import LIMIT, Cli, Terminal, ending, waiters
-
-
-@pytest.fixture
-def cli(server: Server) -> Cli:
-    return Cli(server)
+from harness import MakeServer, Server
+from harness.cli import Cli, Terminal, ending, hold, until_waiters
 
 
 @pytest.fixture
@@ -27,9 +21,6 @@ def closed(make_server: MakeServer) -> Iterator[Server]:
     client.config_set("requirepass", "secret")
     yield server
     server.client(password="secret").config_set("requirepass", "")
-
-
-SCRIPT = "env; ps -e -o args"
 
 
 def test_passwords_from_the_environment_and_from_a_file(closed: Server, tmp_path: Path) -> None:
@@ -47,7 +38,7 @@ def test_passwords_from_the_environment_and_from_a_file(closed: Server, tmp_path
         cli = Cli(closed)
         cli.environment |= environment
         assert cli(*words, "ls").returncode == 0
-        done = cli(*words, "run", "job", "--", "sh", "-c", SCRIPT)
+        done = cli(*words, "run", "job", "--", "sh", "-c", "env; ps -e -o args")
         assert done.returncode == 0, done.stderr
         assert "SLOCK_FENCE=" in done.stdout
         for word in ("secret", "hidden", "wrong", "SLOCK_USER", "SLOCK_PASSWORD", "REDISCLI_AUTH"):
@@ -66,8 +57,7 @@ def test_a_login_in_the_url_comes_before_the_environment_and_after_a_file(
     assert cli("ls").returncode == 69
     assert cli("--password-file", file, "ls").returncode == 0
     missing = cli("--password-file", tmp_path / "nothing", "ls")
-    assert missing.returncode == 2
-    assert "cannot read" in missing.stderr
+    assert missing.returncode == 2 and "cannot read" in missing.stderr
 
 
 @pytest.mark.parametrize("given", ["option", "variable"])
@@ -76,34 +66,31 @@ def test_a_prefix_is_put_before_each_key_and_not_shown(cli: Cli, client: redis.R
     words = ["--prefix", "app[1]:"] if given == "option" else []
     if given == "variable":
         cli.environment["SLOCK_PREFIX"] = "app[1]:"
-    client.execute_command("SLOCK.LOCK", "other", "t", 60_000)
-    client.execute_command("SLOCK.LOCK", "app1:x", "t", 60_000)
+    for other in ("other", "app1:x"):
+        hold(client, other, "t")
     token, fence = cli(*words, "acquire", "job").stdout.split()
     assert client.exists("app[1]:job")
     for look in (["ls"], ["ls", "j*"], ["old", "--held-for", "0"]):
-        assert [lock["key"] for lock in json.loads(cli(*words, *look, "--json").stdout)] == ["job"]
-    assert json.loads(cli(*words, "info", "job", "--json").stdout)["key"] == "job"
+        assert [lock["key"] for lock in cli.json(*words, *look)] == ["job"]
+    assert cli.json(*words, "info", "job")["key"] == "job"
     assert cli(*words, "check", "job", fence).returncode == 0
     assert cli(*words, "extend", "job", token, "--ttl", "1h").returncode == 0
     assert cli(*words, "wait", "--wait", "0", "job").returncode == 75
     with ending(cli.start(*words, "run", "job", "--", "true")):
-        wait_until(lambda: waiters(client, "app[1]:job") == 1, LIMIT, "the request to wait")
-        assert [queue["key"] for queue in json.loads(cli(*words, "queues", "--json").stdout)] == ["job"]
+        until_waiters(client, "app[1]:job", 1)
+        assert [queue["key"] for queue in cli.json(*words, "queues")] == ["job"]
+    with Terminal(cli, f"slock {' '.join(words)} top") as terminal:
+        screen = terminal.shows("job")
+        assert "other" not in screen and "app" not in screen
+        terminal.press("Enter")
+        terminal.shows(f"token {token}")
     assert cli(*words, "release", "job", token).returncode == 0
     script = 'slock check "$SLOCK_KEY" "$SLOCK_FENCE" && slock break --yes "$SLOCK_KEY"'
     assert "job: ended the hold" in cli(*words, "run", "job", "--", "sh", "-c", script).stdout
     assert sorted(client.keys()) == [b"app1:x", b"other"]
 
 
-def test_top_shows_the_keys_of_the_prefix(cli: Cli, client: redis.Redis) -> None:
-    client.execute_command("SLOCK.LOCK", "other", "t", 60_000, "META", "holder-1")
-    client.execute_command("SLOCK.LOCK", "app:job", "t", 60_000, "META", "holder-2")
-    with Terminal(cli, "slock --prefix app: top") as terminal:
-        screen = terminal.shows("holder-2")
-        assert "holder-1" not in screen and "app:job" not in screen
-        terminal.press("Enter")
-        terminal.shows("token t")
-
+# --- a server that cannot be used
 
 SINGLE = "redis://[USER:PASSWORD@]HOST[:PORT][/DB]"
 SENTINEL = "redis+sentinel://[USER:PASSWORD@]HOST[:PORT],…/PRIMARY[/DB]"
@@ -130,11 +117,11 @@ CLUSTER = "redis+cluster://[USER:PASSWORD@]HOST[:PORT],…"
     ("unix://run/redis.sock", "the path of the socket does not begin with /", "unix:///PATH"),
 ])  # fmt: skip
 def test_a_url_that_is_not_understood_names_the_part(url: str, part: str, form: str) -> None:
-    done = Cli(url)("ls")
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"slock: the URL is not understood: {part}")
-    assert f"; write it as {form}" in done.stderr
-    assert "pw" not in done.stderr
+    for done in (Cli(url)("ls"), Cli("redis://127.0.0.1:1")("--url", url, "ls")):
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"slock: the URL is not understood: {part}")
+        assert f"; write it as {form}" in done.stderr
+        assert "pw" not in done.stderr
 
 
 @pytest.mark.parametrize("url", ["redis://[::1]:1/0", "redis://127.0.0.1:1", "unix:///nowhere/at-all.sock",
@@ -142,3 +129,34 @@ def test_a_url_that_is_not_understood_names_the_part(url: str, part: str, form: 
                                  "redis+sentinel://127.0.0.1:1/primary?sentinel-password=a@b"])  # fmt: skip
 def test_urls_that_are_understood(url: str) -> None:
     assert Cli(url)("ls").returncode == 69
+
+
+@pytest.mark.parametrize("words", [["run", "job", "--", "true"], ["ls"], ["doctor"]])
+def test_an_error_says_in_one_line_what_to_do(server: Server, closed: Server, words: list[str]) -> None:
+    give_password = "give it by SLOCK_PASSWORD or --password-file"
+    for address, said in {
+        "127.0.0.1:1": ["nobody listens at 127.0.0.1:1: start the server there, or name"],
+        f"nobody:hidden@127.0.0.1:{server.port}": ["refuses the user or the password"],
+        f"127.0.0.1:{closed.port}": ["asks for a password", give_password],
+        f":hidden@127.0.0.1:{closed.port}": ["refuses the user or", give_password],
+    }.items():
+        done = Cli(f"redis://{address}")(*words)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (69, "", 1)
+        assert all(part in done.stderr for part in said)
+        assert "hidden" not in done.stderr
+
+
+@pytest.mark.parametrize("words", ["run job -- true", "info job", "queues", "ls", "ls --json", "old"])
+def test_a_missing_module_says_how_to_load_it(make_server: MakeServer, words: str) -> None:
+    done = Cli(make_server(module=False))(*words.split())
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (69, "", 1)
+    assert "--loadmodule /path/to/libslock.so" in done.stderr
+
+
+@pytest.mark.parametrize("words", ["run job -- true", "info job", "release job t", "break job --yes",
+                                   "check job 1", "wait job"])  # fmt: skip
+def test_a_key_that_is_no_lock_is_named(cli: Cli, client: redis.Redis, words: str) -> None:
+    client.set("job", "no lock")
+    done = cli(*words.split())
+    assert done.returncode == 69
+    assert "job holds something else than a lock of SLOCK" in done.stderr

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socketserver
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import redis
 
-from harness import MakeServer, Server
-from harness.cli import LIMIT, Cli, Terminal
+from harness import MakeServer
+from harness.cli import LIMIT, Cli, Terminal, hold, listening
 
 # C0, C1, bidirectional overrides, of no width, line separators, a language tag, a private one.
-HIDDEN = "\x1b\x7f\x85\x9b\u200b\u202e\u2066\u2028\u2029\ufeff\u00ad\U000e0041\ue000"
-
-
-@pytest.fixture
-def cli(server: Server) -> Cli:
-    return Cli(server)
-
-
-def hold(client: redis.Redis, key: str | bytes, meta: str = "") -> None:
-    client.execute_command("SLOCK.LOCK", key, "t", 600_000, "META", meta)
+HIDDEN = "\r\x1b\x7f\x85\x9b\u200b\u202e\u2066\u2028\u2029\ufeff\u00ad\U000e0041\ue000"
+LS, OLD = ["ls"], ["old", "--held-for", "0"]
 
 
 def is_shown(text: str) -> bool:
@@ -34,44 +22,41 @@ def is_shown(text: str) -> bool:
 
 def test_what_a_terminal_does_not_show_is_escaped(cli: Cli, client: redis.Redis) -> None:
     key = f"job{HIDDEN}"
-    hold(client, key, f"meta{HIDDEN}")
-    old = ["old", "--held-for", "0"]
-    for words in (["ls"], old, ["break", "--held-for", "1d"], ["wait", "--wait", "0", "job"]):
+    hold(client, key, "t", f"evil\nmeta{HIDDEN}")
+    for words in (LS, OLD, ["info", key], ["break", "--held-for", "1d"], ["wait", "--wait", "0", key]):
         assert is_shown(cli(*words).stdout + cli(*words).stderr)
-    for words in (["ls"], old):
+    refused = cli("run", "--no-wait", key, "--", "true")
+    assert is_shown(refused.stderr) and refused.stderr.count("\n") == 1
+    for words in (LS, OLD):
         shown = cli(*words).stdout
-        assert "\\u{202e}\\u{2066}\\u{2028}" in shown
-        assert "\\u{7f}\\u{85}\\u{9b}\\u{200b}" in shown
-        as_json = cli(*words, "--json").stdout
-        assert is_shown(as_json)
-        assert json.loads(as_json)[0]["key"] == key
+        assert "\\r\\u{1b}\\u{7f}\\u{85}\\u{9b}\\u{200b}\\u{202e}\\u{2066}\\u{2028}" in shown
+        assert "evil\\nmeta" in shown
+        assert is_shown(cli(*words, "--json").stdout)
+        assert cli.json(*words)[0]["key"] == key
     done = cli("break", "--yes", "--held-for", "0")
-    assert done.returncode == 0
-    assert is_shown(done.stdout + done.stderr)
+    assert done.returncode == 0 and is_shown(done.stdout + done.stderr)
 
 
-def test_letters_of_all_languages_are_shown(cli: Cli, client: redis.Redis) -> None:
+def test_letters_of_all_languages_are_shown_and_long_texts_are_cut(cli: Cli, client: redis.Redis) -> None:
     key = "задание-作业-काम-e\u0301-'\"\\"
-    hold(client, key)
+    hold(client, key, "t")
     assert key in cli("ls").stdout
-    assert json.loads(cli("info", "--json", key).stdout)["key"] == key
-
-
-def test_long_texts_are_cut(cli: Cli, client: redis.Redis) -> None:
-    hold(client, "k" * 1024, "m" * 1024)
-    for words in (["ls"], ["old", "--held-for", "0"]):
+    assert cli.json("info", key)["key"] == key
+    client.delete(key)
+    hold(client, "k" * 1024, "t", "m" * 1024)
+    for words in (LS, OLD):
         longest = max(cli(*words).stdout.split(), key=len)
         assert longest in ("k" * 99 + "…", "m" * 99 + "…")
-        assert json.loads(cli(*words, "--json").stdout)[0]["key"] == "k" * 1024
+        assert cli.json(*words)[0]["key"] == "k" * 1024
 
 
 def test_names_that_no_command_takes_are_left_out(cli: Cli, client: redis.Redis) -> None:
     """RENAME makes them of any length."""
     for length in (1025, 65_536, 1 << 20):
-        hold(client, "short")
+        hold(client, "short", "t")
         client.rename("short", "k" * length)
-    hold(client, "job")
-    for words in (["ls"], ["old", "--held-for", "0"]):
+    hold(client, "job", "t")
+    for words in (LS, OLD):
         done = cli(*words)
         assert done.returncode == 0
         assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["job"]
@@ -85,7 +70,7 @@ def test_twenty_names_of_10_mb_do_not_fill_the_memory(make_server: MakeServer) -
     server = make_server()
     client = server.client()
     for number in range(20):
-        hold(client, "short")
+        hold(client, "short", "t")
         client.rename("short", b"%02d" % number + b"k" * 10_000_000)
     for number in range(300):
         hold(client, f"job:{number}", "holder")
@@ -98,41 +83,31 @@ def test_twenty_names_of_10_mb_do_not_fill_the_memory(make_server: MakeServer) -
         terminal.press("q")
 
 
-@contextmanager
-def replying(reply: bytes) -> Iterator[int]:
-    """A port whose server gives this reply to everything."""
+class Wrong(socketserver.StreamRequestHandler):
+    """Gives one error in reply to everything."""
 
-    class Client(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            while line := self.rfile.readline():
-                if re.match(rb"\*\d", line):
-                    self.wfile.write(reply)
+    error = f"-WRONGTYPE2 \x1b]0;owned\x07{HIDDEN}".replace("\r", "") + "x" * 100_000 + "\r\n"
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Client) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
+    def handle(self) -> None:
+        while line := self.rfile.readline():
+            if re.match(rb"\*\d", line):
+                self.wfile.write(self.error.encode())
 
 
-@pytest.mark.parametrize("words", [["run", "job", "--", "true"], ["ls"], ["doctor"], ["acquire", "job"]])
-def test_errors_of_a_server_are_escaped(words: list[str]) -> None:
-    text = f"WRONGTYPE2 \x1b]0;owned\x07{HIDDEN}".encode() + b"x" * 100_000
-    with replying(b"-" + text + b"\r\n") as port:
-        done = Cli(f"redis://127.0.0.1:{port}")(*words)
+@pytest.mark.parametrize("words", ["run job -- true", "ls", "doctor", "acquire job"])
+def test_errors_of_a_server_are_escaped(words: str) -> None:
+    with listening(Wrong) as port:
+        done = Cli(f"redis://127.0.0.1:{port}")(*words.split())
     assert done.returncode == 69, done.stderr
-    assert "\x1b" not in done.stderr and is_shown(done.stderr + done.stdout)
+    assert is_shown(done.stderr + done.stdout)
     assert len(done.stderr) < 5000
 
 
 def test_settings_of_a_server_are_escaped(make_server: MakeServer) -> None:
     server = make_server(appendonly=True, slock_restart_grace_ms=1)
-    client = server.client()
-    user = f"app{HIDDEN}".encode()
-    client.execute_command("ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all", "-slock.lock")
-    done = Cli(server)("doctor", "--for", user.decode())
+    user = f"app{HIDDEN}".replace("\r", "")
+    rules = ["on", ">secret", "~*", "&*", "+@all", "-slock.lock"]
+    server.client().execute_command("ACL", "SETUSER", user.encode(), *rules)
+    done = Cli(server)("doctor", "--for", user)
     assert done.returncode == 1
-    assert "\\u{202e}" in done.stdout
-    assert is_shown(done.stdout + done.stderr)
+    assert "\\u{202e}" in done.stdout and is_shown(done.stdout + done.stderr)

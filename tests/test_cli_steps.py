@@ -9,71 +9,64 @@ from pathlib import Path
 import pytest
 import redis
 
-from harness import Server, wait_until
-from harness.cli import LIMIT, Cli, ending, holders, waiters
+from harness import Locks
+from harness.cli import LIMIT, Cli, ending, hold, holders, until_waiters
 
 
-@pytest.fixture
-def cli(server: Server) -> Cli:
-    return Cli(server)
+def shell(cli: Cli, script: str, *words: str, **given: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script in a shell with these variables; it must succeed without a word of errors."""
+    environment = {**cli.environment, **given}
+    call = ["sh", "-c", script, "sh", *words]
+    done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=LIMIT)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done
 
 
-def left(client: redis.Redis, key: str, token: str) -> int:
-    return client.execute_command("SLOCK.PTTL", key, token)
-
-
-def test_a_deploy_in_three_steps(cli: Cli, client: redis.Redis, tmp_path: Path) -> None:
+def test_a_deploy_in_three_steps(cli: Cli, locks: Locks, tmp_path: Path) -> None:
     """Each step is a shell of its own, which gets the variables that the first one left in a file."""
     variables = tmp_path / "variables"
-    steps = [
-        f"slock acquire --export --ttl 1m deploy >>{variables}",
-        'slock extend deploy "$SLOCK_TOKEN" --ttl 5m && slock check deploy "$SLOCK_FENCE"',
-        'slock run --token "$SLOCK_TOKEN" deploy -- sh -c \'slock ls; echo "$SLOCK_FENCE"\'',
-    ]
-    for number, step in enumerate(steps):
-        given = dict(line.split("=") for line in variables.read_text().split()) if number else {}
-        environment = {**cli.environment, **given}
-        done = subprocess.run(
-            ["sh", "-c", step], env=environment, capture_output=True, text=True, timeout=LIMIT
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        if number == 1:
-            assert 290_000 < left(client, "deploy", given["SLOCK_TOKEN"]) <= 300_000
-        if number < 2:
-            assert cli("run", "--no-wait", "deploy", "--", "true").returncode == 75
+    shell(cli, f"slock acquire --export --ttl 1m deploy >>{variables}")
+    given = dict(line.split("=") for line in variables.read_text().split())
+    assert cli("run", "--no-wait", "deploy", "--", "true").returncode == 75
+    shell(cli, 'slock extend deploy "$SLOCK_TOKEN" --ttl 5m && slock check deploy "$SLOCK_FENCE"', **given)
+    assert 290_000 < locks.pttl("deploy", given["SLOCK_TOKEN"]) <= 300_000
+    assert cli("run", "--no-wait", "deploy", "--", "true").returncode == 75
+    last = 'slock run --token "$SLOCK_TOKEN" deploy -- sh -c \'slock ls; echo "$SLOCK_FENCE"\''
+    done = shell(cli, last, **given)
     assert "deploy" in done.stdout
     assert done.stdout.splitlines()[-1] == given["SLOCK_FENCE"]
-    assert client.dbsize() == 0
+    assert locks.info("deploy") is None
 
 
-def test_the_shell_reads_what_it_prints(cli: Cli, client: redis.Redis) -> None:
-    script = 'eval "$(slock acquire --export "$1")"; slock release "$1" "$SLOCK_TOKEN"'
+def test_the_shell_reads_what_it_prints(cli: Cli) -> None:
     key = 'a key\'; rm -rf "$HOME"'
-    done = subprocess.run(
-        ["sh", "-c", script, "sh", key], env=cli.environment, capture_output=True, text=True, timeout=LIMIT
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{key} is released\n", "")
+    script = 'eval "$(slock acquire --export "$1")"; slock release "$1" "$SLOCK_TOKEN"'
+    assert shell(cli, script, key).stdout == f"{key} is released\n"
 
 
-def test_acquire_prints_both_tokens(cli: Cli, client: redis.Redis) -> None:
+def test_acquire_prints_both_tokens_and_extend_never_shortens(cli: Cli, locks: Locks) -> None:
     token, fence = cli("acquire", "job").stdout.split()
-    assert 590_000 < left(client, "job", token) <= 600_000
+    assert 590_000 < locks.pttl("job", token) <= 600_000
     assert cli("check", "job", fence).returncode == 0
+    assert cli.json("extend", "job", token, "--ttl", "1s") == {"extended": True}
+    assert locks.pttl("job", token) > 500_000
+    done = cli("extend", "job", "other", "--ttl", "1s")
+    assert (done.returncode, done.stdout) == (1, "this token does not hold job\n")
     assert cli("release", "job", token).returncode == 0
-    given = json.loads(cli("acquire", "--json", "--read", "job").stdout)
-    assert json.loads(cli("info", "--json", "job").stdout)["holders"][0]["token"] == given["token"]
-    assert json.loads(cli("info", "--json", "job").stdout)["mode"] == "read"
+    given = cli.json("acquire", "--read", "job")
+    info = cli.json("info", "job")
+    assert (info["mode"], info["holders"][0]["token"]) == ("read", given["token"])
     assert cli("release", "job", given["token"]).returncode == 0
 
 
-def test_acquire_waits_and_is_refused_like_run(cli: Cli, client: redis.Redis) -> None:
-    client.execute_command("SLOCK.LOCK", "job", "other", 60_000)
+def test_acquire_waits_and_is_refused_like_run(cli: Cli, client: redis.Redis, locks: Locks) -> None:
+    hold(client, "job", "other")
     refused = cli("acquire", "--no-wait", "-E", "9", "job")
     assert (refused.returncode, refused.stdout) == (9, "")
     assert "not obtained: job is held for write" in refused.stderr
     with ending(waiting := cli.start("acquire", "--meta", "deploy 7", "job")):
-        wait_until(lambda: waiters(client, "job") == 1, LIMIT, "the request to wait")
-        client.execute_command("SLOCK.UNLOCK", "job", "other")
+        until_waiters(client, "job", 1)
+        assert locks.unlock("job", "other") == 1
         output, _ = waiting.communicate(timeout=LIMIT)
     assert len(output.split()) == 2
     assert "deploy 7" in cli("info", "job").stdout
@@ -87,24 +80,16 @@ def test_a_lock_whose_token_nobody_learns_is_released(cli: Cli, client: redis.Re
     assert client.dbsize() == 0
 
 
-def test_several_keys(cli: Cli, client: redis.Redis) -> None:
+def test_several_keys(cli: Cli, client: redis.Redis, locks: Locks) -> None:
     token = cli("acquire", "a", "b").stdout.split()[0]
     assert cli("extend", "a", "b", token, "--ttl", "1h").returncode == 0
-    assert [left(client, key, token) > 3_500_000 for key in "ab"] == [True, True]
+    assert all(locks.pttl(key, token) > 3_500_000 for key in "ab")
     assert cli("extend", "a", "b", "c", token, "--ttl", "2h").returncode == 1
-    assert left(client, "a", token) <= 3_600_000
+    assert locks.pttl("a", token) <= 3_600_000
     half = cli("release", "a", "c", token)
     assert (half.returncode, half.stderr) == (1, "slock: this token held 1 of 2 keys, which are released\n")
     assert cli("release", "b", token).stdout == "b is released\n"
     assert client.dbsize() == 0
-
-
-def test_extend_never_shortens(cli: Cli, client: redis.Redis) -> None:
-    token = cli("acquire", "job").stdout.split()[0]
-    assert json.loads(cli("extend", "job", token, "--ttl", "1s", "--json").stdout) == {"extended": True}
-    assert left(client, "job", token) > 500_000
-    done = cli("extend", "job", "other", "--ttl", "1s")
-    assert (done.returncode, done.stdout) == (1, "this token does not hold job\n")
 
 
 @pytest.mark.parametrize("mode", [["--read"], []])
@@ -120,8 +105,8 @@ def test_run_takes_over_in_either_mode(cli: Cli, client: redis.Redis, mode: list
 
 
 def test_run_takes_no_lock_by_a_token_that_holds_nothing(cli: Cli, client: redis.Redis) -> None:
-    done = cli("run", "--token", "gone", "job", "--", "echo", "ran")
-    assert (done.returncode, done.stdout) == (75, "")
+    done = cli("run", "--token", "gone", "-E", "3", "job", "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == "slock: this token does not hold job\n"
-    assert cli("run", "--token", "gone", "-E", "3", "job", "--", "true").returncode == 3
+    assert cli("run", "--token", "gone", "job", "--", "true").returncode == 75
     assert holders(client, "job") == 0

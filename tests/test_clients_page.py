@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
-import signal
 import subprocess
 import sys
 import textwrap
@@ -51,12 +49,6 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return _command(EXAMPLES / request.param, tmp_path_factory.mktemp(request.param))
 
 
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-
-
 @pytest.fixture
 def start(server: Server, program: list[str]) -> Iterator[Start]:
     """Starts the program on the lock `job`."""
@@ -69,7 +61,6 @@ def start(server: Server, program: list[str]) -> Iterator[Start]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=_die_with_parent,
         )
         running.append(process)
         return process
@@ -91,55 +82,53 @@ def _wait_for_waiters(client: redis.Redis, count: int) -> None:
     wait_until(lambda: client.info("slock")["slock_waiters"] == count, STEP_SECONDS, f"{count} to wait")
 
 
-def _hold(client: redis.Redis) -> None:
+@pytest.fixture
+def held(client: redis.Redis) -> redis.Redis:
+    """Somebody else has the lock until `_let_go`."""
     assert client.execute_command("SLOCK.LOCK", "job", "another", HOUR) > 0
+    return client
 
 
 def _let_go(client: redis.Redis) -> None:
     assert client.execute_command("SLOCK.UNLOCK", "job", "another") == 1
 
 
-def _is_unused(client: redis.Redis) -> bool:
-    return client.execute_command("SLOCK.INFO", "job") is None
+def _assert_unused(client: redis.Redis) -> None:
+    assert client.info("slock")["slock_waiters"] == 0
+    assert client.execute_command("SLOCK.INFO", "job") is None
 
 
-def test_those_that_wait_work_one_after_the_other(client: redis.Redis, start: Start) -> None:
-    _hold(client)
+def test_those_that_wait_work_one_after_the_other(held: redis.Redis, start: Start) -> None:
     contenders = [start("work", "counter") for _ in range(3)]
-    _wait_for_waiters(client, 3)
-    _let_go(client)
+    _wait_for_waiters(held, 3)
+    _let_go(held)
     for contender in contenders:
         _end(contender)
-    assert int(client.get("counter")) == 3
-    assert _is_unused(client)
+    assert int(held.get("counter")) == 3
+    _assert_unused(held)
 
 
-def test_who_only_tries_is_told_at_once_whether_the_lock_is_free(client: redis.Redis, start: Start) -> None:
-    _hold(client)
+def test_who_only_tries_is_told_at_once_whether_the_lock_is_free(held: redis.Redis, start: Start) -> None:
     assert _end(start("try", "counter")) == "busy"
-    assert client.get("counter") is None and client.info("slock")["slock_waiters"] == 0
-    _let_go(client)
+    assert held.get("counter") is None and held.info("slock")["slock_waiters"] == 0
+    _let_go(held)
     assert _end(start("try", "counter")) == "done"
-    assert int(client.get("counter")) == 1 and _is_unused(client)
+    assert int(held.get("counter")) == 1
+    _assert_unused(held)
 
 
-def test_a_wait_that_is_given_up_leaves_nothing(client: redis.Redis, start: Start) -> None:
-    _hold(client)
+def test_a_wait_that_is_given_up_leaves_nothing(held: redis.Redis, start: Start) -> None:
     waiting = start("give-up")
-    _wait_for_waiters(client, 1)
+    _wait_for_waiters(held, 1)
     _end(waiting)
-    assert client.info("slock")["slock_waiters"] == 0
-    _let_go(client)
-    assert _is_unused(client)
+    _let_go(held)
+    _assert_unused(held)
 
 
-@pytest.mark.parametrize("is_free", [False, True])
 def test_an_end_whose_connection_is_cut_is_sent_again_and_leaves_nothing(
-    client: redis.Redis, start: Start, is_free: bool
+    client: redis.Redis, start: Start
 ) -> None:
     """The server puts off the request and SLOCK.MUNLOCK, as it does all that changes data."""
-    if not is_free:
-        _hold(client)
     client.client_pause(HOUR, all=False)
     try:
         waiting = start("give-up")
@@ -150,10 +139,7 @@ def test_an_end_whose_connection_is_cut_is_sent_again_and_leaves_nothing(
         client.client_unpause()
     waiting.stdin = None
     _end(waiting)
-    assert client.info("slock")["slock_waiters"] == 0
-    if not is_free:
-        _let_go(client)
-    assert _is_unused(client)
+    _assert_unused(client)
 
 
 def _put_off(client: redis.Redis, command: str) -> str:
@@ -165,24 +151,22 @@ def _put_off(client: redis.Redis, command: str) -> str:
     return wait_until(found, STEP_SECONDS, f"{command} to be put off")[0]
 
 
-def test_a_wait_whose_connection_is_cut_leaves_nothing(client: redis.Redis, start: Start) -> None:
-    """The program fails, or its library asks again."""
-    _hold(client)
+def test_a_wait_whose_connection_is_cut_leaves_nothing(held: redis.Redis, start: Start) -> None:
+    """The program fails, or its library sends the request again."""
     contender = start("work", "counter")
-    _wait_for_waiters(client, 1)
-    (waiting,) = (one["id"] for one in client.client_list() if "b" in one["flags"])
-    client.client_kill_filter(_id=waiting)
+    _wait_for_waiters(held, 1)
+    (waiting,) = (one["id"] for one in held.client_list() if "b" in one["flags"])
+    held.client_kill_filter(_id=waiting)
 
     def has_gone_on() -> bool:
-        again = [one for one in client.client_list() if "b" in one["flags"] and one["id"] != waiting]
+        again = [one for one in held.client_list() if "b" in one["flags"] and one["id"] != waiting]
         return contender.poll() is not None or bool(again)
 
-    wait_until(has_gone_on, STEP_SECONDS, "the program to end or to ask again")
-    _let_go(client)
+    wait_until(has_gone_on, STEP_SECONDS, "the program to end or to send it again")
+    _let_go(held)
     contender.communicate(timeout=STEP_SECONDS)
-    assert client.info("slock")["slock_waiters"] == 0
-    assert _is_unused(client)
-    assert int(client.get("counter") or 0) == (contender.returncode == 0)
+    _assert_unused(held)
+    assert int(held.get("counter") or 0) == (contender.returncode == 0)
 
 
 def test_it_tells_who_holds(client: redis.Redis, start: Start) -> None:
@@ -195,40 +179,28 @@ def test_it_tells_who_holds(client: redis.Redis, start: Start) -> None:
 
 # --- the page
 
-
-def _code() -> list[Block]:
-    return [block for block in blocks(PAGE) if block.language in ("go", "js", "java", "python")]
+CODE = [block for block in blocks(PAGE) if block.language in ("go", "js", "java", "python")]
 
 
-def _name(block: Block) -> str:
-    """The folder of the library under whose heading the block stands."""
-    return block.heading.lower()
-
-
-def _sources() -> list[Path]:
-    return [path for name in ("main.go", "lock.js", "Lock.java", "lock.py") for path in _own_files(name)]
-
-
-def _own_files(pattern: str) -> list[Path]:
+def _own_files(pattern: str, folder: Path = EXAMPLES) -> list[Path]:
     foreign = {"node_modules", "target"}
-    return [path for path in sorted(EXAMPLES.rglob(pattern)) if not foreign & set(path.parts)]
+    return [path for path in sorted(folder.rglob(pattern)) if not foreign & set(path.parts)]
 
 
-@pytest.mark.parametrize("block", _code(), ids=str)
+@pytest.mark.parametrize("block", CODE, ids=str)
 def test_the_code_of_the_page_is_that_of_its_program(block: Block) -> None:
     """Under the heading of a library stand parts of its program, in one piece each."""
-    (source,) = (path for path in _sources() if path.relative_to(EXAMPLES).parts[0] == _name(block))
+    folder = EXAMPLES / block.heading.lower()
+    (source,) = [path for name in ("main.go", "[lL]ock.*") for path in _own_files(name, folder)]
     lines, shown = source.read_text().splitlines(), block.text.splitlines()
     parts = ("\n".join(lines[start : start + len(shown)]) for start in range(len(lines)))
     assert any(textwrap.dedent(part) == block.text for part in parts), f"{block} is not in {source}"
 
 
-def test_every_program_is_on_the_page() -> None:
-    assert {_name(block) for block in _code()} == {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
-
-
-def test_the_versions_of_the_page_are_those_of_the_programs() -> None:
-    told = {row[0].lower(): row[1] for row in table(sections(PAGE)["Versions"])}
+def test_every_program_is_on_the_page_with_its_version() -> None:
+    assert {block.heading.lower() for block in CODE} == {
+        path.name for path in EXAMPLES.iterdir() if path.is_dir()
+    }
     patterns = {
         "go.mod": r"^require github\.com/\S+ v(\S+)$",
         "package.json": r'"(?:redis|ioredis)": "([^"]+)"',
@@ -240,4 +212,5 @@ def test_the_versions_of_the_page_are_those_of_the_programs() -> None:
         for path in _own_files(name):
             (version,) = re.findall(pattern, path.read_text(), re.MULTILINE)
             pinned[path.parent.name] = version.removesuffix(".RELEASE")
-    assert told == pinned
+    assert {row[0].lower(): row[1] for row in table(sections(PAGE)["Versions"])} == pinned
+    assert {block.heading.lower() for block in CODE} == set(pinned)

@@ -1,4 +1,4 @@
-"""Locks in a cluster: asked for at the right node, and moved with their slot."""
+"""Locks in a cluster move with their slot."""
 
 from __future__ import annotations
 
@@ -8,16 +8,6 @@ import redis
 from harness import Cluster, Locks, key_slot, lock_state, wait_until
 
 LONG = 60_000
-
-
-def test_a_lock_is_redirected_to_the_node_of_its_key(cluster: Cluster) -> None:
-    owner = cluster.node_of("k")
-    raw = cluster.other_than(owner).raw()
-    moved = f"MOVED {key_slot(owner, 'k')} 127.0.0.1:{owner.port}"
-    for command, *args in (("LOCK", "a", LONG), ("UNLOCK", "a"), ("INFO",), ("EXTEND", "a", LONG)):
-        assert raw.error(f"SLOCK.{command}", "k", *args) == moved
-    assert Locks(owner.client()).lock("k", "a", LONG)
-    assert Locks(owner.client()).unlock("k", "a") == 1
 
 
 def test_a_lock_moves_with_its_slot(cluster: Cluster) -> None:

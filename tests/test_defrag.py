@@ -7,7 +7,7 @@ import random
 import pytest
 import redis
 
-from harness import Locks, MakeServer, Server, lock_state, replica_of, wait_synced, wait_until
+from harness import Locks, MakeServer, lock_state, replica_of, wait_synced, wait_until
 
 HOUR = 3_600_000
 KEYS = 6000
@@ -32,24 +32,20 @@ def _fill(client: redis.Redis) -> None:
     pipe.execute()
 
 
-@pytest.fixture
-def fragmented(make_server: MakeServer) -> Server:
-    server = make_server(name="fragmented", hz=100)
-    client = server.client()
+SETTINGS = {"threshold-lower": 0, "threshold-upper": 1, "cycle-min": 50, "cycle-max": 75}
+SETTINGS |= {"ignore-bytes": 1, "max-scan-fields": 1}
+
+
+def test_locks_in_use_survive_being_moved(make_server: MakeServer) -> None:
+    server, replica = make_server(name="fragmented", hz=100), make_server(name="replica")
+    replica_of(replica, server)
+    client, locks, dice = server.client(), Locks(server.client()), random.Random(3)
     try:
         client.config_set("activedefrag", "yes")
     except redis.ResponseError as error:
         pytest.skip(f"this server is built without active defragmentation: {error}")
-    settings = {"threshold-lower": 0, "threshold-upper": 1, "cycle-min": 50, "cycle-max": 75}
-    for name, value in {**settings, "ignore-bytes": 1, "max-scan-fields": 1}.items():
+    for name, value in SETTINGS.items():
         client.config_set(f"active-defrag-{name}", value)
-    return server
-
-
-def test_locks_in_use_survive_being_moved(fragmented: Server, make_server: MakeServer) -> None:
-    server, replica = fragmented, make_server(name="replica")
-    replica_of(replica, server)
-    client, locks, dice = server.client(), Locks(server.client()), random.Random(3)
     client.config_set("activedefrag", "no")
     _fill(client)
     kept = [f"lock:{number}" for number in range(0, KEYS, KEPT)]

@@ -22,8 +22,6 @@ from harness.settings import REPOSITORY, module_path
 from harness.waiting import HOUR
 
 README = REPOSITORY / "README.md"
-# All that is in the PATH beside what was installed.
-TOOLS = ("sh", "bash", "cat")
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +43,9 @@ class Installed:
     slock: Path
     module: Path
     example: Path
-    pages: list[Path]
-    completions: dict[str, Path]
-    path: str
+    man: Path
+    completions: list[Path]
+    path: str = ""
 
     def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         assert not shutil.which("cargo", path=self.path)
@@ -69,17 +67,14 @@ def _by_dpkg(packages: Path, root: Path) -> Installed:
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     share = root / "usr/share"
+    completions = ["bash-completion/completions/slock", "zsh/vendor-completions/_slock"]
+    completions += ["fish/vendor_completions.d/slock.fish"]
     return Installed(
-        root / "usr/bin/slock",
-        root / "usr/lib/redis/modules/slock.so",
-        share / "doc/redis-slock/examples/redis.conf.example",
-        sorted((share / "man/man1").iterdir()),
-        {
-            "bash": share / "bash-completion/completions/slock",
-            "zsh": share / "zsh/vendor-completions/_slock",
-            "fish": share / "fish/vendor_completions.d/slock.fish",
-        },
-        "",
+        slock=root / "usr/bin/slock",
+        module=root / "usr/lib/redis/modules/slock.so",
+        example=share / "doc/redis-slock/examples/redis.conf.example",
+        man=share / "man/man1",
+        completions=[share / name for name in completions],
     )
 
 
@@ -88,12 +83,11 @@ def _by_tar(packages: Path, root: Path) -> Installed:
     subprocess.run(["tar", "-xzf", package, "-C", root], check=True, timeout=60)
     (top,) = root.iterdir()
     return Installed(
-        top / "bin/slock",
-        top / "lib/slock.so",
-        top / "redis.conf.example",
-        sorted((top / "man").iterdir()),
-        {shell: top / f"completions/slock.{shell}" for shell in ("bash", "zsh", "fish")},
-        "",
+        slock=top / "bin/slock",
+        module=top / "lib/slock.so",
+        example=top / "redis.conf.example",
+        man=top / "man",
+        completions=[top / f"completions/slock.{shell}" for shell in ("bash", "zsh", "fish")],
     )
 
 
@@ -103,7 +97,7 @@ def installed(
 ) -> Installed:
     parts = request.param(packages, tmp_path_factory.mktemp("root"))
     tools = tmp_path_factory.mktemp("tools")
-    for tool in TOOLS:
+    for tool in ("sh", "bash", "cat"):  # all that is in the PATH beside what was installed
         (tools / tool).symlink_to(shutil.which(tool))
     parts.path = f"{parts.slock.parent}:{tools}"
     return parts
@@ -163,14 +157,10 @@ def test_the_example_of_a_configuration_starts(installed: Installed, start: Call
 
 def test_each_command_has_a_page_and_each_shell_its_completions(installed: Installed) -> None:
     told = installed.run("--help").stdout.split("Commands:")[1].split("\n\n")[0]
-    commands = re.findall(r"^  (\w+) ", told, re.MULTILINE)
-    assert {page.name.split(".")[0] for page in installed.pages} == {
-        "slock",
-        *(f"slock-{name}" for name in commands),
-    }
-    for path in installed.completions.values():
-        assert "doctor" in path.read_text()
-    assert subprocess.run(["bash", "-n", installed.completions["bash"]]).returncode == 0
+    pages = {f"slock-{name}" for name in re.findall(r"^  (\w+) ", told, re.MULTILINE)} | {"slock"}
+    assert {page.name.split(".")[0] for page in installed.man.iterdir()} == pages
+    assert all("doctor" in path.read_text() for path in installed.completions)
+    assert subprocess.run(["bash", "-n", installed.completions[0]]).returncode == 0
 
 
 def test_everybody_may_read_what_was_packed(packages: Path) -> None:
@@ -178,9 +168,7 @@ def test_everybody_may_read_what_was_packed(packages: Path) -> None:
     with tarfile.open(tarball) as members:
         assert not [member.name for member in members if member.mode & 0o044 != 0o044]
     for package in packages.glob("*.deb"):
-        listed = subprocess.run(
-            ["dpkg-deb", "-c", package], capture_output=True, text=True, check=True
-        ).stdout
+        listed = subprocess.check_output(["dpkg-deb", "-c", package], text=True)
         assert not [line for line in listed.splitlines() if line[1:10:3] != "rrr"]
 
 

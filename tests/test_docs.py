@@ -22,6 +22,10 @@ def _name(page: Path) -> str:
     return str(page.relative_to(REPOSITORY))
 
 
+def _first_cells(page: str, heading: str) -> set[str]:
+    return {row[0].strip("`") for row in table(sections(DOCS / page)[heading])}
+
+
 @pytest.fixture
 def own_server(make_server: MakeServer) -> Server:
     """A server that the sessions of one page may reconfigure."""
@@ -34,27 +38,23 @@ def own_server(make_server: MakeServer) -> Server:
 @pytest.mark.parametrize("page", PAGES_WITH_SESSIONS, ids=_name)
 def test_the_sessions_of_a_page_go_as_it_says(own_server: Server, page: Path) -> None:
     for block in blocks(page, "redis"):
-        _play(own_server, block)
+        own_server.client().flushall()
+        Session(own_server, block).play()
 
 
-def _play(server: Server, block: Block) -> None:
-    server.client().flushall()
-    Session(server, block).play()
-
-
-def test_a_session_that_goes_otherwise_is_noticed(own_server: Server) -> None:
-    def block(text: str) -> Block:
-        return Block(DOCS / "README.md", 1, "", "redis", (), text)
-
-    for text in [
+@pytest.mark.parametrize(
+    "text",
+    [
         "redis> SLOCK.LOCK k a 1000\n(integer) 0",
         "redis> SLOCK.PTTL k a\n(integer) <0..9>",
         "redis> SLOCK.LOCK k b 1000\n(waits)",
         'redis> SLOCK.INFO k\n1) "mode"',
         "redis> SLOCK.CHECK k 1\n(integer) <fence>\nredis> SLOCK.CHECK k 2\n(integer) <fence-2>",
-    ]:
-        with pytest.raises(AssertionError):
-            _play(own_server, block(text))
+    ],
+)
+def test_a_session_that_goes_otherwise_is_noticed(server: Server, text: str) -> None:
+    with pytest.raises(AssertionError):
+        Session(server, Block(DOCS / "README.md", 1, "", "redis", (), text)).play()
 
 
 # --- commands
@@ -68,48 +68,40 @@ def commands(_shared_server: Server) -> dict[str, dict]:
         return as_text(raw.ok("COMMAND", "DOCS", *names))
 
 
-def test_every_command_has_a_page_and_every_page_a_command(commands: dict[str, dict]) -> None:
+def test_every_command_has_a_page_and_a_line_in_the_table(commands: dict[str, dict]) -> None:
     assert set(NAMES) == set(commands)
+    rows = [row for row in table(sections(DOCS / "README.md")["Commands"]) if row[0].startswith("`")]
+    shown = {LINK.sub(lambda link: link[0][1:].split("]")[0], row[0]).strip("`") for row in rows}
+    assert shown == {syntax(name, docs) for name, docs in commands.items() if name != INTERNAL}
 
 
 @pytest.mark.parametrize("page", COMMAND_PAGES, ids=_name)
 def test_a_page_describes_the_command_as_the_server_does(
     server: Server, commands: dict[str, dict], page: Path
 ) -> None:
-    docs = commands[page.stem]
+    docs, parts = commands[page.stem], sections(page)
     info = as_text(server.raw().ok("COMMAND", "INFO", page.stem))[0]
     assert page.read_text().startswith(f"# {page.stem.upper()}\n\n{docs['summary']}\n")
     (shown,) = blocks(page, "syntax")
     assert shown.text == syntax(page.stem, docs)
     assert arity(shown.text) == info[1]
-    facts = {row[0]: row[1] for row in table(sections(page)[page.stem.upper()])}
+    facts = {row[0]: row[1] for row in table(parts[page.stem.upper()])}
     assert facts["Available since"] == f"SLOCK {docs['since']}"
     assert facts["Time complexity"] == docs["complexity"]
     # Without the flags that all commands of modules have or that follow.
     assert set(re.findall(r"`([a-z-]+)`", facts["Flags"])) == set(info[2]) - {"module", "movablekeys"}
     if info[6]:  # Redis 7.0 has no categories for the commands of modules
         assert set(re.findall(r"@[a-z]+", facts["ACL categories"])) == set(info[6])
-
-
-@pytest.mark.parametrize("page", COMMAND_PAGES, ids=_name)
-def test_a_page_has_the_parts_that_a_reader_looks_for(page: Path) -> None:
-    parts = list(sections(page))
+    # What a reader looks for.
     expected = ["Arguments", "Reply", "Errors", "Examples", "See also"]
     assert [part for part in parts if part in expected] == expected
     assert blocks(page, "redis"), "no example"
-    arguments = " ".join(row[0] for row in table(sections(page)["Arguments"]))
-    (shown,) = blocks(page, "syntax")
+    arguments = " ".join(row[0] for row in table(parts["Arguments"]))
     word = re.compile(r"[a-z][a-z-]*|\b[A-Z]{4,}\b")
     assert set(word.findall(shown.text.split(" ", 1)[1])) == set(word.findall(arguments))
 
 
-def test_the_table_of_commands_has_the_syntax_of_each(commands: dict[str, dict]) -> None:
-    rows = [row for row in table(sections(DOCS / "README.md")["Commands"]) if row[0].startswith("`")]
-    shown = {LINK.sub(lambda link: link[0][1:].split("]")[0], row[0]).strip("`") for row in rows}
-    assert shown == {syntax(name, docs) for name, docs in commands.items() if name != INTERNAL}
-
-
-# --- settings, metrics, events
+# --- settings, metrics, events, errors
 
 
 def test_the_settings_have_the_defaults_and_bounds_that_are_told(own_server: Server) -> None:
@@ -129,62 +121,13 @@ def test_the_settings_have_the_defaults_and_bounds_that_are_told(own_server: Ser
             assert isinstance(raw.call("CONFIG", "SET", name, value), RespError), f"{name} {value}"
 
 
-def test_every_metric_is_described(server: Server) -> None:
-    lines = server.raw().ok("INFO", "slock").decode().split("\r\n")
-    fields = {line.split(":")[0] for line in lines if ":" in line}
-    described = {row[0].strip("`") for row in table(sections(DOCS / "monitoring.md")["Metrics"])}
-    assert {field.removeprefix("slock_") for field in fields} == {
-        field.removeprefix("slock_") for field in described
-    }
-
-
-def test_every_event_is_described() -> None:
+def test_every_metric_and_event_is_described(server: Server) -> None:
+    fields = set(re.findall(r"^slock_(\w+):", server.raw().ok("INFO", "slock").decode(), re.MULTILINE))
+    described = _first_cells("monitoring.md", "Metrics")
+    assert fields == {field.removeprefix("slock_") for field in described}
     source = (REPOSITORY / "src/keyspace.rs").read_text()
-    described = {row[0].strip("`") for row in table(sections(DOCS / "monitoring.md")["Keyspace events"])}
-    assert described == set(re.findall(r'c"(slock\.[a-z]+)"', source))
-
-
-def test_every_error_code_is_listed() -> None:
-    """A code stands before the sentence of each error in the source; the log begins with the name."""
-    sources = [file for source in ("src", "core/src") for file in (REPOSITORY / source).rglob("*.rs")]
-    files = [file for file in sources if "tests" not in file.parts]
-    text = "\n".join(file.read_text().split("#[cfg(test)]")[0] for file in files)
-    codes = set(re.findall(r'^[^/\n]*"([A-Z]{4,})(?: [^" ]+){3}', text, re.MULTILINE))
-    assert {"DEADLOCK", "TRYAGAIN", "READONLY"} <= codes
-    listed = "".join(row[0] for row in table(sections(DOCS / "errors.md")["Errors"]))
-    assert codes - {"SLOCK"} <= set(re.findall(r"`([A-Z]+)`", listed))
-
-
-# What only the server or the system says, and no source of this repository.
-_TEXTS_OF_THE_SERVER = {
-    "Operation against a key holding the wrong kind of value",
-    "no permissions",
-    "failed to load: It does not have execute permissions",
-    "Skip register defrag callbacks",
-    "Truncating the AOF",
-    "Unknown btype",
-}
-
-
-def test_the_texts_of_troubleshooting_are_those_that_users_see() -> None:
-    """Their first words, in the module, in the program `slock`, or in each of the client libraries."""
-    shown = {
-        " ".join(part.strip(" ,.").split()[:4])
-        for name, text in sections(DOCS / "troubleshooting.md").items()
-        if not name.startswith("Symptoms")
-        for row in table(text)
-        for cell in re.findall(r"`([^`]+)`", row[0])
-        for part in cell.split("…")
-        if len(part.strip(" ,.")) > 8 and " " in part.strip()
-    }
-    server = _sources("src", "core/src", "cli/src")
-    known = {" ".join(text.split()[:4]) for text in _TEXTS_OF_THE_SERVER}
-    libraries = [
-        _sources(f"clients/{name}") for name in ("python/src", "go", "rust/src", "node/src", "java/core")
-    ]
-    for text in {text.removesuffix(",") for text in shown - known}:
-        assert text in server or all(text in library for library in libraries), text
-    assert len(shown) > 20 and shown > known
+    events = set(re.findall(r'c"(slock\.[a-z]+)"', source))
+    assert _first_cells("monitoring.md", "Keyspace events") == events
 
 
 def _sources(*folders: str) -> str:
@@ -193,16 +136,50 @@ def _sources(*folders: str) -> str:
     files = [
         path for folder in folders for path in (REPOSITORY / folder).rglob("*") if path.suffix in endings
     ]
-    text = "\n".join(path.read_text() for path in files if "node_modules" not in path.parts)
+    files = [path for path in files if not {"node_modules", "tests"} & set(path.parts)]
+    text = "\n".join(path.read_text().split("#[cfg(test)]")[0] for path in files)
     return re.sub(r'"\s*\+?\n?\s*\+?\s*f?"', "", re.sub(r"\\\n\s*", "", text))
+
+
+def test_every_error_code_is_listed() -> None:
+    """A code stands before the sentence of each error in the source; the log begins with the name."""
+    codes = set(re.findall(r'^[^/\n]*"([A-Z]{4,})(?: [^" ]+){3}', _sources("src", "core/src"), re.MULTILINE))
+    assert {"DEADLOCK", "TRYAGAIN", "READONLY"} <= codes
+    listed = " ".join(_first_cells("errors.md", "Errors"))
+    assert codes - {"SLOCK"} <= set(re.findall(r"[A-Z]+", listed))
+
+
+# What only the server or the system says, and no source of this repository: the first words.
+OF_THE_SERVER = {
+    "Operation against a key",
+    "no permissions",
+    "failed to load: It",
+    "Skip register defrag callbacks",
+    "Truncating the AOF",
+    "Unknown btype",
+}
+
+
+def test_the_texts_of_troubleshooting_are_those_that_users_see() -> None:
+    """Their first words, in the module, in the program `slock`, or in each of the client libraries."""
+    parts = sections(DOCS / "troubleshooting.md").items()
+    rows = [row for name, text in parts if not name.startswith("Symptoms") for row in table(text)]
+    cells = [cell for row in rows for cell in re.findall(r"`([^`]+)`", row[0])]
+    texts = [part.strip(" ,.") for cell in cells for part in cell.split("…")]
+    shown = {" ".join(text.split()[:4]) for text in texts if len(text) > 8 and " " in text}
+    assert len(shown) > 20 and shown > OF_THE_SERVER
+    server = _sources("src", "core/src", "cli/src")
+    folders = ("python/src", "go", "rust/src", "node/src", "java/core")
+    libraries = [_sources(f"clients/{folder}") for folder in folders]
+    for text in {text.removesuffix(",") for text in shown - OF_THE_SERVER}:
+        assert text in server or all(text in library for library in libraries), text
 
 
 def test_the_dashboard_and_the_alerts_name_what_the_script_for_the_exporter_gives(server: Server) -> None:
     reply = as_text(server.raw().ok("EVAL", (DOCS / "redis_exporter.lua").read_text(), 0, 0))
-    given = {name: float(value) for name, value in zip(reply[::2], reply[1::2], strict=True)}
+    given = {name for name, value in zip(reply[::2], reply[1::2], strict=True) if float(value) >= 0}
     info = server.raw().ok("INFO", "slock").decode()
-    fields = {re.sub(r"_p[\d.]+$", "", name) for name in given}
-    assert {name for name in re.findall(r"slock_\w+", info)} <= fields
+    assert set(re.findall(r"slock_\w+", info)) <= {re.sub(r"_p[\d.]+$", "", name) for name in given}
     text = (DOCS / "grafana.json").read_text()
     dashboard = json.loads(text)
     assert dashboard["schemaVersion"] >= 38  # Grafana 10
@@ -213,7 +190,7 @@ def test_the_dashboard_and_the_alerts_name_what_the_script_for_the_exporter_give
     for page in (text.replace('\\"', '"'), (DOCS / "monitoring.md").read_text()):
         keys = re.findall(r'redis_script_values\{key=~?"([^"]+)"', page)
         assert len(keys) == page.count("redis_script_values{")
-        assert {name for names in keys for name in names.split("|")} <= set(given)
+        assert {name for names in keys for name in names.split("|")} <= given
 
 
 # --- the pages among themselves
@@ -231,14 +208,15 @@ def test_the_pages_are_no_longer_than_contributing_allows() -> None:
 
 @pytest.mark.parametrize("page", linked_pages(), ids=_name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in LINK.findall(page.read_text()):
-        if "://" in target:
-            continue
+    for target in [target for target in LINK.findall(page.read_text()) if "://" not in target]:
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), f"{target} leads nowhere"
-        if anchor:
-            assert anchor in {_anchor(heading) for heading in sections(file)}, f"{target}: no such heading"
+        assert not anchor or anchor in map(_anchor, sections(file)), f"{target}: no such heading"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-")
 
 
 def test_the_index_has_every_page() -> None:
@@ -247,8 +225,9 @@ def test_the_index_has_every_page() -> None:
     assert {f"commands/{path.name}" for path in COMMAND_PAGES} <= linked
 
 
-def _anchor(heading: str) -> str:
-    return re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-")
+LANGUAGES = {
+    *["redis", "syntax", "python", "lua", "sql", "go", "rust", "java", "js", "sh", "text", "conf", "yaml"]
+}
 
 
 @pytest.mark.parametrize("page", pages(), ids=_name)
@@ -256,19 +235,4 @@ def test_what_a_page_names_exists(page: Path) -> None:
     """Its commands, and the languages of its blocks."""
     named = {name.lower() for name in re.findall(r"SLOCK\.[A-Z]+", page.read_text())}
     assert named - {"slock.m"} <= set(NAMES)
-    known = {
-        "redis",
-        "syntax",
-        "python",
-        "lua",
-        "sql",
-        "go",
-        "rust",
-        "java",
-        "js",
-        "sh",
-        "text",
-        "conf",
-        "yaml",
-    }
-    assert {block.language for block in blocks(page)} <= known
+    assert {block.language for block in blocks(page)} <= LANGUAGES

@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from harness import MakeServer, RawConnection, Server, wait_until
+from harness import Locks, MakeServer, RawConnection, RespError, Server, aof_commands, lock_state, wait_until
 from harness.bound import hang_up, take_bound
 from harness.causes import commands_of
+from harness.load import level
 from harness.many import many
+from harness.replication import ReplicationStream, replica_of
+from harness.settings import free_port
+from harness.wait import now_ms, wait_past
 from harness.waiting import HOUR, Line, is_blocked
 
 
@@ -28,16 +32,6 @@ def _unread_data(line: Line, connection: RawConnection) -> None:
     connection.close()
 
 
-def _in_a_command(line: Line, connection: RawConnection) -> None:
-    connection.send_bytes(b"*3\r\n$3\r\nSET\r\n$1\r\n")
-    connection.close()
-
-
-def _in_a_transaction(line: Line, connection: RawConnection) -> None:
-    connection.pipeline([("WATCH", "other"), ("MULTI",), ("SLOCK.UNLOCK", "k", "owner")])
-    connection.close()
-
-
 def _in_a_wait(line: Line, connection: RawConnection) -> None:
     client_id = connection.client_id()
     assert line.locks.lock("other", "somebody", HOUR)
@@ -52,13 +46,23 @@ def _user_is_deleted(line: Line, connection: RawConnection) -> None:
     line.client.execute_command("ACL", "DELUSER", "guest")
 
 
+def _after(data: bytes) -> Callable[[Line, RawConnection], None]:
+    """It closes when it has sent this."""
+
+    def end(line: Line, connection: RawConnection) -> None:
+        connection.send_bytes(data)
+        connection.close()
+
+    return end
+
+
 ENDS = {
     "QUIT": lambda line, connection: connection.ok("QUIT"),
-    "close": lambda line, connection: connection.close(),
+    "close": _after(b""),
     "reset": lambda line, connection: connection.reset(),
     "close with unread data": _unread_data,
-    "close in a command": _in_a_command,
-    "close in a transaction": _in_a_transaction,
+    "close in a command": _after(b"*3\r\n$3\r\nSET\r\n$1\r\n"),
+    "close in a transaction": _after(b"WATCH other\r\nMULTI\r\nSLOCK.UNLOCK k owner\r\n"),
     "close while it waits": _in_a_wait,
     "CLIENT KILL": lambda line, connection: line.client.client_kill_filter(_id=connection.client_id()),
     "ACL DELUSER": _user_is_deleted,
@@ -73,18 +77,11 @@ def test_when_the_connection_ends_its_locks_are_free(
     connection = take_bound(line.server)
     assert connection.ok("SLOCK.LOCK", "alone", "owner", HOUR, "EPHEMERAL")
     waiting = [line.write("first"), line.write("second")]
-    assert waiting[0].is_waiting()
     end(line, connection)
     fence = waiting[0].fence()
     assert line.holders() == ["first"] and line.locks.check("k", fence) == 1
     assert waiting[1].is_waiting()
     wait_until(lambda: not line.client.exists("alone"), what="the other lock to be free")
-
-
-def test_a_connection_closed_for_being_idle_frees_its_lock(make_server: MakeServer) -> None:
-    server = make_server(timeout=1, hz=100)
-    take_bound(server)
-    Line(server).write("next").fence()
 
 
 def test_sets_and_locks_of_every_database_and_of_transactions_leave(line: Line) -> None:
@@ -103,14 +100,12 @@ def test_sets_and_locks_of_every_database_and_of_transactions_leave(line: Line) 
 def test_a_script_has_no_connection_to_be_bound_to(raw: RawConnection) -> None:
     script = "return redis.call('SLOCK.LOCK', KEYS[1], 'owner', 1000, 'EPHEMERAL')"
     assert "EPHEMERAL" in raw.error("EVAL", script, 1, "k")
-    assert raw.error("SLOCK.UPGRADE", "k", "owner", HOUR, "EPHEMERAL").startswith("ERR ")
     assert raw.ok("EXISTS", "k") == 0
 
 
-# --- which connection counts
+# --- which hold, and which connection, counts
 
-
-ANEW = f"SLOCK.LOCK k owner {HOUR}"
+ONCE_MORE = f"SLOCK.LOCK k owner {HOUR}"
 RESTORE = "local value = redis.call('DUMP', 'k') redis.call('DEL', 'k') redis.call('RESTORE', 'k', 0, value)"
 
 # What happens to the hold; its key and database afterwards; and whether it ends with the connection.
@@ -120,11 +115,10 @@ CHANGES = [
     ("SWAPDB 0 5", "k", 5, True),
     ("RENAME k j", "j", 0, False),
     ("MOVE k 5", "k", 5, False),
-    # The connection takes it anew, without the option.
-    (f"DEL k | {ANEW}", "k", 0, False),
-    (f"FLUSHALL | {ANEW}", "k", 0, False),
-    (f"RENAME k elsewhere | {ANEW}", "k", 0, False),
-    (f"SET k text | DEL k | {ANEW}", "k", 0, False),
+    # The connection takes it without the option.
+    (f"DEL k | {ONCE_MORE}", "k", 0, False),
+    (f"FLUSHALL | {ONCE_MORE}", "k", 0, False),
+    (f"SET k text | DEL k | {ONCE_MORE}", "k", 0, False),
 ]
 
 
@@ -145,19 +139,17 @@ def test_whether_a_hold_is_bound_after_a_change_of_its_key(
         assert not waiting.is_answered(0.03) and after.locks.check(key, fence) == 1, "the hold was lost"
 
 
-@pytest.mark.parametrize(
-    "request_", [("SLOCK.LOCK", "k"), ("SLOCK.MLOCK", 3, "a", "k", "b")], ids=["one", "set"]
-)
-def test_a_waiter_is_bound_to_its_own_connection(line: Line, request_: tuple) -> None:
+def test_a_waiter_is_bound_to_its_own_connection(line: Line) -> None:
+    words = ("SLOCK.MLOCK", 3, "a", "k", "b")
     line.locks.lock("k", "other", HOUR)
     gone, waiting = (
-        line.ask(token, *request_, token, HOUR, "WAIT", 0, "EPHEMERAL") for token in ("gone", "owner")
+        line.ask(token, *words, token, HOUR, "WAIT", 0, "EPHEMERAL") for token in ("gone", "owner")
     )
     gone.connection.close()
     line.release("other")
     fence = waiting.fence()
     retry, behind = line.server.raw(), line.write("behind")
-    assert retry.ok(*request_, "owner", HOUR, "EPHEMERAL") == fence
+    assert retry.ok(*words, "owner", HOUR, "EPHEMERAL") == fence
     hang_up(line.server, retry)
     assert behind.is_waiting() and line.locks.check("k", fence) == 1
     waiting.connection.close()
@@ -165,15 +157,87 @@ def test_a_waiter_is_bound_to_its_own_connection(line: Line, request_: tuple) ->
     assert line.client.exists("a", "b") == 0
 
 
-def test_the_end_of_a_connection_does_not_reach_the_hold_that_came_after(line: Line) -> None:
-    """The old connection dies, and at once its token gets a wider set by another."""
-    first = take_bound(line.server)
-    line.locks.lock("wider", "other", HOUR)
-    second = line.ask("owner", *many("MLOCK", "k wider", "owner", HOUR, "WAIT", 0, "EPHEMERAL"))
-    with line.server.raw() as raw:
-        kill = ("CLIENT", "KILL", "ID", first.client_id())
-        assert raw.pipeline([kill, ("SLOCK.UNLOCK", "wider", "other")]) == [1, 1]
-    fence = second.fence()
-    assert line.locks.check("k", fence) == 1 == line.locks.check("wider", fence)
-    hang_up(line.server, second.connection)
-    wait_until(lambda: not line.client.exists("k", "wider"), what="the set to end with its connection")
+# --- replicas
+
+
+def test_replicas_and_the_log_see_the_hold_end_with_the_connection(make_server: MakeServer) -> None:
+    primary, replica = make_server(appendonly=True), make_server()
+    replica_of(replica, primary)
+    connection = primary.raw()
+    assert connection.ok(*many("MLOCK", "a b", "owner", HOUR, "EPHEMERAL"))
+    assert connection.ok("SLOCK.RLOCK", "c", "owner", HOUR, "EPHEMERAL")
+    assert primary.client().execute_command("SLOCK.RLOCK", "c", "other", HOUR)
+    line, stream = Line(primary, "a"), ReplicationStream(primary)
+    waiting = line.write("next")
+    level(primary, replica)
+    connection.close()
+    waiting.fence()
+    wait_until(lambda: Locks(line.client).info("c").readers == 1, what="the reader to leave")
+    level(primary, replica)
+    commands = stream.commands() + aof_commands(primary)
+    names = {command[0].upper() for command in commands}
+    assert names <= {b"SELECT", b"SLOCK.APPLY", b"DEL", b"UNLINK", b"MULTI", b"EXEC"}, commands
+    assert not any(b"EPHEMERAL" in arg.upper() for command in commands for arg in command)
+    before = {key: lock_state(line.client, key) for key in "abc"}
+    assert before["b"] is None and len(before["c"].holders) == 1 and before["a"].holders[0][0] == b"next"
+    primary.restart(kill=True)
+    assert {key: lock_state(primary.client(), key) for key in "abc"} == before, "its end is in the log"
+
+
+def test_a_primary_that_was_a_replica_for_a_moment_knows_only_the_ttl(make_server: MakeServer) -> None:
+    server = make_server()
+    connection, line = take_bound(server), Line(server)
+    line.client.execute_command("REPLICAOF", "127.0.0.1", free_port())
+    line.client.execute_command("REPLICAOF", "NO", "ONE")
+    waiting = line.write("next")
+    hang_up(server, connection)
+    assert not waiting.is_answered(0.1)
+    assert line.holders() == ["owner"]
+
+
+# --- restarts
+
+
+@pytest.mark.parametrize("how", [{"kill": True}, {"save": True}], ids=["killed", "saved"])
+def test_after_a_restart_only_the_ttl_counts(make_server: MakeServer, how: dict) -> None:
+    server = make_server(appendonly="save" not in how)
+    connection = server.raw()
+    assert connection.ok("SLOCK.LOCK", "k", "owner", HOUR, "EPHEMERAL")
+    assert connection.ok("SLOCK.LOCK", "brief", "owner", 1, "EPHEMERAL")
+    before = lock_state(server.client(), "k")
+    server.restart(**how)
+    assert lock_state(server.client(), "k") == before
+    hang_up(server, server.raw())
+    line = Line(server)
+    waiting = line.write("next")
+    assert waiting.is_waiting()
+    line.locks.extend("k", "owner", 20)
+    waiting.fence()
+    wait_past(line.client, now_ms(line.client) + 1)
+    assert line.locks.info("brief") is None
+
+
+# --- numbers
+
+
+def test_many_holds_on_one_connection_leave_nothing_behind(make_server: MakeServer) -> None:
+    """What is known of a hold that has expired goes within a second."""
+    server = make_server()
+    client, raw = server.client(), server.raw()
+
+    def hold(times: int, *options: str) -> None:
+        taken = [("SLOCK.LOCK", "k", "owner", HOUR, *options), ("SLOCK.UNLOCK", "k", "owner")]
+        taken += [many("MLOCK", "a b c", "owner", HOUR, *options), many("MUNLOCK", "c b a", "owner")]
+        brief = [("SLOCK.LOCK", f"k{number}", "owner", 1, *options) for number in range(2000)]
+        for _ in range(times):
+            assert not any(isinstance(reply, RespError) for reply in raw.pipeline(taken * 500))
+            raw.pipeline(brief)
+            wait_until(lambda: client.dbsize() == 0, what="all of them to expire")
+
+    def used() -> int:
+        return client.info("memory")["used_memory"]
+
+    hold(1)
+    before = used()
+    hold(5, "EPHEMERAL")
+    wait_until(lambda: used() - before < 64 * 1024, what="the memory to be free again")

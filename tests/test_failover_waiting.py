@@ -16,8 +16,6 @@ from harness.waiting import (
     Line,
     all_turned_away,
     at_once,
-    blocked_clients,
-    is_retriable,
     serve_in_order,
 )
 
@@ -89,28 +87,6 @@ def test_a_primary_that_follows_nobody_reachable_answers_too(make_server: MakeSe
         assert line.holders() in ([], left), "who was turned away holds the lock"
         assert control.ok("REPLICAOF", "NO", "ONE")
         wait_until(lambda: line.info() is None, what="the deadline, after which nobody holds it")
-
-
-def test_failovers_across_deadlines_never_grant_what_the_new_primary_does_not_know(
-    primary_and_replica: Pair,
-) -> None:
-    old, new = primary_and_replica
-    ends = [("SLOCK.UNLOCK", KEY, HOLDER), *[("SLOCK.EXTEND", KEY, HOLDER, ttl) for ttl in (1, 5, 60)]]
-    for number in range(rounds(4, 8)):
-        line = Line(old)
-        assert line.locks.lock(KEY, HOLDER, HOUR)
-        waiting = line.several()
-        wait_synced(old, new)
-        _fail_over(old, new, ends[number % 4])
-        moved = Line(new)
-        wait_until(lambda moved=moved: HOLDER not in moved.holders(), what="the deadline")
-        outcomes = [(waiter.token, waiter.outcome()) for waiter in waiting]
-        told = {token: outcome for token, outcome in outcomes if outcome and not is_retriable(outcome)}
-        assert moved.holders() == sorted(told)
-        for token, fence in told.items():
-            assert moved.locks.check(KEY, fence) == 1 == moved.release(token)
-        assert blocked_clients(moved.client) == 0 == blocked_clients(old.client())
-        old, new = new, old
 
 
 @pytest.mark.parametrize("options", [(), ("TIMEOUT", 400)], ids=["ABORT", "TIMEOUT"])

@@ -32,15 +32,10 @@ class Watched:
     def fail_over(self, is_killed: bool) -> None:
         """The primary dies or hangs until the replica has its place. Then it is one for a while again."""
         old, new = self.primary, self.replica
-        if is_killed:
-            old.kill9()
-        else:
-            old.pause()
+        stop, go_on = (old.kill9, old.start) if is_killed else (old.pause, old.resume)
+        stop()
         wait_until(lambda: self._primary_port() == new.port, LIMIT_S, "a failover")
-        if is_killed:
-            old.start()
-        else:
-            old.resume()
+        go_on()
         self.is_ready()
 
     def is_ready(self) -> None:

@@ -30,35 +30,32 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def home(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([copy / "scripts/home", *words], capture_output=True, text=True, check=False)
+
+
 def test_no_name_is_left_that_stands_for_another(copy: Path) -> None:
-    home = [copy / "scripts/home", *HOME]
-    done = subprocess.run(home, capture_output=True, text=True, check=False)
+    done = home(copy, *HOME)
     assert done.returncode == 0, done.stderr
     git(copy, "add", "--all")
-    left = git(copy, "grep", "-nE", STANDS_FOR, "--", ".", ":!scripts/home", ":!tests/test_home.py")
-    assert not left
+    assert not git(copy, "grep", "-nE", STANDS_FOR, "--", ".", ":!scripts/home", ":!tests/test_home.py")
     assert "module git.test/acme/slock/clients/go\n" in (copy / "clients/go/go.mod").read_text()
     locks = (copy / "clients/java/core/src/main/java/test/acme/slock/Locks.java").read_text()
     assert "package test.acme.slock;" in locks
-    assert not [
-        path for path in copy.glob("clients/java/**/example/slock") if path.is_dir() and any(path.iterdir())
-    ]
-    again = subprocess.run(home, capture_output=True, text=True, check=False)
-    assert again.returncode == 1 and "has a home already" in again.stderr
-
-
-def test_links_of_packages_are_absolute(copy: Path) -> None:
-    subprocess.run([copy / "scripts/home", *HOME], capture_output=True, check=True)
+    assert not any(path.is_file() for path in copy.glob("clients/java/**/example/slock/**"))
+    # The links of packages are absolute.
     for page in [*copy.glob("clients/*/README.md"), copy / "cli/README.md"]:
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             assert target.startswith(("https://", "http://", "#")), f"{page}: {target}"
             if target.startswith(HOME[0]):
                 path = target.removeprefix(HOME[0]).split("#")[0].split("/HEAD/")[1]
                 assert (copy / path).exists(), f"{page}: {target}"
+    again = home(copy, *HOME)
+    assert again.returncode == 1 and "has a home already" in again.stderr
 
 
 def test_wrong_arguments_change_nothing(copy: Path) -> None:
     for words in ((), ("git.test/acme", *HOME[1:]), (HOME[0], "slock", HOME[2]), (*HOME[:2], "nobody")):
-        done = subprocess.run([copy / "scripts/home", *words], capture_output=True, text=True, check=False)
+        done = home(copy, *words)
         assert done.returncode == 2 and "scripts/home https://" in done.stderr
-    assert not git(copy, "status", "--short").replace("A  ", "").startswith(" M")
+    assert not git(copy, "diff", "--name-only")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import socketserver
 import subprocess
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +19,8 @@ from typing import Any
 import pytest
 import redis
 
+from harness.locks import Locks
+from harness.raw import RawConnection
 from harness.server import Server
 from harness.settings import REPOSITORY
 from harness.wait import wait_until
@@ -54,6 +59,12 @@ class Cli:
         options = {"capture_output": True, "text": True, "timeout": LIMIT, **options}
         options["preexec_fn"] = _hear_signals
         return subprocess.run([program(), *map(str, words)], env=self.environment, **options)
+
+    def json(self, *words: object) -> Any:
+        """What it prints for programs. It prints nothing else."""
+        done = self(*words, "--json")
+        assert done.stderr == ""
+        return json.loads(done.stdout)
 
     def start(self, *words: object, **options: Any) -> subprocess.Popen[str]:
         """Starts it in a session of its own, without a terminal; `ending` sees to its end."""
@@ -94,14 +105,40 @@ def ends(process: subprocess.Popen[str]) -> int:
     return process.returncode
 
 
-def waiters(client: redis.Redis, key: str) -> int:
-    info = client.execute_command("SLOCK.INFO", key)
-    return dict(zip(info[::2], info[1::2], strict=True))[b"waiters"] if info else 0
+def hold(
+    client: redis.Redis, key: bytes | str, token: bytes | str, meta: str = "", command: str = "SLOCK.LOCK"
+) -> int:
+    """Holds the key for ten minutes, and gives the fencing token."""
+    return client.execute_command(command, key, token, 600_000, "META", meta)
 
 
 def holders(client: redis.Redis, key: str) -> int:
-    info = client.execute_command("SLOCK.INFO", key, "FULL", "COUNT", 0)
-    return len(dict(zip(info[::2], info[1::2], strict=True))[b"holders"]) if info else 0
+    info = Locks(client).full(key)
+    return len(info.holders) if info else 0
+
+
+def until_held(client: redis.Redis, key: str) -> None:
+    wait_until(lambda: holders(client, key) == 1, LIMIT, f"{key} to be held")
+
+
+def until_free(client: redis.Redis, key: str) -> None:
+    wait_until(lambda: holders(client, key) == 0, LIMIT, f"{key} to be free")
+
+
+def until_waiters(client: redis.Redis, key: str, number: int) -> None:
+    def is_so() -> bool:
+        info = Locks(client).info(key)
+        return (info.waiters if info else 0) == number
+
+    wait_until(is_so, LIMIT, f"{number} requests to wait for {key}")
+
+
+def wait_for(server: Server, key: str, token: str, number: int = 1) -> RawConnection:
+    """A connection whose request waits, as the one of this number in the queue."""
+    raw = server.raw()
+    raw.send("SLOCK.LOCK", key, token, 600_000, "WAIT", 600_000, "META", f"waiter {token}")
+    until_waiters(server.client(), key, number)
+    return raw
 
 
 def is_running(pid: int) -> bool:
@@ -116,6 +153,18 @@ def number_in(path: Path) -> int:
     return int(
         wait_until(lambda: path.exists() and path.read_text().strip(), LIMIT, f"a number in {path.name}")
     )
+
+
+@contextmanager
+def listening(handler: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
+    """The port of a server that serves each client by this."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
 
 
 class Terminal:
