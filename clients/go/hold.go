@@ -25,8 +25,8 @@ type Hold struct {
 
 	mu    sync.Mutex
 	lease lease
-	timer *time.Timer     // of the watchdog; nil: nobody would notice the end
-	ctx   context.Context // nil: nobody has asked for it
+	timer *time.Timer // of the watchdog
+	ctx   context.Context
 	end   context.CancelCauseFunc
 }
 
@@ -48,24 +48,30 @@ type extension struct {
 
 // lease is what is known of a hold. It reads no clock.
 type lease struct {
-	names   []string // of the keys
-	over    *Error   // why the hold is not live: lost, released or detached; nil: it is
-	mode    Mode
-	fence   int64 // 0 for a quorum
-	ttl     time.Duration
-	counted func(ttl time.Duration) time.Duration // the part of a ttl that counts for the validity
-	granted time.Duration                         // when it was granted, at the earliest
-	until   time.Duration                         // valid until then
-	renewAt time.Duration                         // when the next renewal is due
-	isOpen  bool                                  // mode and fence may have changed: renewals name no fence
-	failed  error                                 // what the last renewal said, unless one has succeeded since
-	isLong  bool                                  // it was warned of that nothing limits the hold
+	names    []string // of the keys
+	settings *settings
+	over     *Error // why the hold is not live: lost, released or detached; nil: it is
+	mode     Mode
+	fence    int64 // 0 for a quorum
+	ttl      time.Duration
+	granted  time.Duration // when it was granted, at the earliest
+	until    time.Duration // valid until then
+	last     time.Duration // the end of MaxHold
+	renewAt  time.Duration // when the next renewal is due
+	warnAt   time.Duration // when it is worth a warning that nothing limits the hold
+	isOpen   bool          // mode and fence may have changed: renewals name no fence
+	failed   error         // what the last renewal said, unless one has succeeded since
 }
 
 // hold makes a hold of a grant, and has it looked after.
 func (l *Locks) hold(values context.Context, r *Request, got taken) *Hold {
 	h := &Hold{locks: l, keeper: got.keeper, owner: got.owner, settings: r.settings, values: values}
-	h.lease = lease{names: got.owner.names, ttl: r.settings.ttl, counted: l.settings.counted, granted: got.grant.sent}
+	h.ctx, h.end = context.WithCancelCause(values)
+	h.lease = lease{names: r.keys, settings: &l.settings, ttl: r.settings.ttl, granted: got.grant.sent}
+	h.lease.last, h.lease.warnAt = h.lease.granted+forever, h.lease.granted+longHold
+	if most := r.settings.maxHold; most > 0 {
+		h.lease.last, h.lease.warnAt = h.lease.granted+most, h.lease.last
+	}
 	h.lease.grant(r.mode, got.grant)
 	l.watch(h)
 	return h
@@ -79,7 +85,7 @@ func (l *lease) grant(mode Mode, got answer) {
 
 // lengthen notes that the server lets the hold live for a ttl, or longer, from a moment on.
 func (l *lease) lengthen(from time.Duration, ttl time.Duration) {
-	l.ttl, l.until = max(l.ttl, ttl), max(l.until, from+l.counted(ttl))
+	l.ttl, l.until = max(l.ttl, ttl), max(l.until, from+l.settings.counted(ttl))
 	l.renewAt, l.failed = from+l.ttl/3, nil
 }
 
@@ -115,10 +121,15 @@ func (h *Hold) Fence() int64 { return h.snapshot().fence }
 // Fences are the fencing tokens of the nodes of a quorum, in the order of the clients, and 0 for a node that gave none.
 // Those of different servers cannot be compared. Without a quorum it is the one Fence.
 func (h *Hold) Fences() []int64 {
-	if v, ok := h.keeper.(*votes); ok {
-		return v.fences()
+	v, ok := h.keeper.(*votes)
+	if !ok {
+		return []int64{h.Fence()}
 	}
-	return []int64{h.Fence()}
+	fences := make([]int64, len(v.fences))
+	for i := range fences {
+		fences[i] = v.fences[i].Load()
+	}
+	return fences
 }
 
 // Mode is the mode of the hold.
@@ -144,11 +155,11 @@ func (h *Hold) update(change func(l *lease)) error { return h.updateAt(now(), ch
 
 func (h *Hold) updateAt(at time.Duration, change func(l *lease)) error {
 	h.mu.Lock()
-	l, most := &h.lease, h.settings.maxHold
+	l := &h.lease
 	wasLive := l.over == nil
 	switch {
 	case !wasLive:
-	case most > 0 && at >= l.granted+most:
+	case at >= l.last:
 		l.lose(MaxHoldOver)
 	case at >= l.until && h.locks.closing.Err() != nil:
 		l.lose(LocksClosed)
@@ -157,61 +168,42 @@ func (h *Hold) updateAt(at time.Duration, change func(l *lease)) error {
 	default:
 		change(l)
 	}
-	over := l.over
+	over, fence, held := l.over, l.fence, at-l.granted
 	if over == nil {
 		h.setTimer(at)
 		h.mu.Unlock()
 		return nil
 	}
-	if h.timer != nil {
-		h.timer.Stop()
-	}
-	if h.end != nil {
-		h.end(over)
-	}
-	fence, held := l.fence, at-l.granted
 	h.mu.Unlock()
-	if !wasLive {
-		return over
+	if wasLive {
+		h.ended(over, fence, held)
 	}
+	return over
+}
+
+// ended does what follows the end of a hold.
+func (h *Hold) ended(over *Error, fence int64, held time.Duration) {
 	h.locks.holds.Delete(h)
+	h.timer.Stop()
+	h.end(over)
 	if over.Kind == ErrLost {
+		left, end := context.WithCancel(h.values)
+		end() // nobody waits for it
 		// By the fence, because another hold of a token of the program's stays.
 		_, _ = h.keeper.end(left, h.owner, fence, 0)
 		h.locks.report.lost(h.values, h.label(), over)
 	}
-	h.locks.report.hooks.Held(h.values, h.label(), held)
-	return over
+	tell(h.locks.report.hooks.Held, h.values, h.label(), held)
 }
-
-// left is the context of a call that nobody waits for.
-var left = func() context.Context {
-	ctx, end := context.WithCancel(context.Background())
-	end()
-	return ctx
-}()
 
 // Context ends when the hold is lost, or released: its cause is the *Error that Check gives then. It has the values of
 // the context that was given to Lock, but does not end with it. Use it for all that is done under the lock.
-func (h *Hold) Context() context.Context {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.ctx == nil {
-		h.ctx, h.end = context.WithCancelCause(h.values)
-		if h.lease.over != nil {
-			h.end(h.lease.over)
-		} else {
-			h.setTimer(now())
-		}
-	}
-	return h.ctx
-}
+func (h *Hold) Context() context.Context { return h.ctx }
 
 // under is a context that ends with the hold too.
 func (h *Hold) under(ctx context.Context) (context.Context, func()) {
-	held := h.Context()
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(held, func() { cancel(context.Cause(held)) })
+	stop := context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })
 	return ctx, func() {
 		stop()
 		cancel(nil)
@@ -231,9 +223,9 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	}
 	h.extending.Lock() // for as long as a renewal may take
 	defer h.extending.Unlock()
-	a := newAttempts(ctx, h.locks.closing, &h.locks.settings, h.owner.names)
+	a := newAttempts(ctx, h.locks.closing, h.owner.names, h.locks.settings.retryFor)
 	return a.run(func() error {
-		return h.extend(ctx, earlier(a.limit(), time.Now().Add(h.Remaining())), ttl)
+		return h.extend(ctx, earlier(a.limit, time.Now().Add(h.Remaining())), ttl)
 	})
 }
 
@@ -255,8 +247,8 @@ func (h *Hold) extend(ctx context.Context, until time.Time, ttl time.Duration) e
 			l.lengthen(got.sent, e.ttl)
 		case failed == nil && e.fence == l.named(): // else it was about another fence
 			l.lose(Gone)
-		case failed != nil && ctx.Err() == nil && (l.failed == nil || failed != errSilent): // which tells less
-			l.failed = explain(failed)
+		case failed != nil && ctx.Err() == nil:
+			l.failed = telling(l.failed, explain(failed, l.names))
 		}
 	})
 	return cmp.Or(err, failed)

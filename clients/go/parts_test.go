@@ -16,7 +16,7 @@ func TestValidityIsCounted(t *testing.T) {
 	if got := quorum.counted(10 * time.Second); got != 9898*time.Millisecond {
 		t.Error(got)
 	}
-	l := lease{ttl: time.Minute, counted: single.counted}
+	l := lease{ttl: time.Minute, settings: single}
 	l.grant(Write, answer{number: 1, sent: 1000})
 	until := l.until
 	l.lengthen(1000, time.Second) // an extension to less
@@ -59,16 +59,18 @@ func TestAnswersCountForTheirFence(t *testing.T) {
 	}
 }
 
-func TestChannelsAreInTheSlotOfTheirKey(t *testing.T) {
+func TestSlots(t *testing.T) {
 	if got := slotOf("123456789"); got != 0x31c3 { // by the Redis Cluster specification
 		t.Error(got)
 	}
-	l := listener{server: &server{topology: Topology{Cluster: true}}}
-	for _, key := range []string{"job", "{user}:job", "a{}b", "a{b", "a}b", "}", "{a}{b}", "}{x}"} {
-		slot := l.slot(key)
-		name := l.name(slot)
-		if slotOf(hashTag(name)) != slot || !strings.Contains(name, "}.waits:") {
-			t.Error(key, name)
+	for slot := uint16(0); slot < 16384; slot += 999 {
+		if tag := tagIn(slot); hashTag("{"+tag+"}.waits") != tag || slotOf(tag) != slot {
+			t.Error(slot, tag)
+		}
+	}
+	for key, tag := range map[string]string{"job": "job", "{user}:job": "user", "a{}b": "a{}b", "a{b": "a{b", "{a}{b}": "a"} {
+		if hashTag(key) != tag {
+			t.Error(key)
 		}
 	}
 }
