@@ -140,7 +140,7 @@ func (r *request) confirm(got answer, byMessage bool) (answer, error) {
 		return got, nil
 	}
 	until := time.Now().Add(s.settings.retryFor)
-	extended, err := s.extend(r.ctx, until, r.owner, extension{ttl, got.number, r.wanted})
+	extended, err := s.extend(r.ctx, until, r.owner, ttl, got.number, r.wanted)
 	if err == nil && extended.number == 0 {
 		err = errAgain // it is over by now
 	}

@@ -25,25 +25,19 @@ type Hold struct {
 
 	mu    sync.Mutex
 	lease lease
-	timer *time.Timer // of the watchdog
-	ctx   context.Context
+	timer *time.Timer     // of the watchdog; nil: nobody would notice the end
+	ctx   context.Context // nil: nobody has asked for it
 	end   context.CancelCauseFunc
 }
 
 // keeper is where a hold is kept: one server, or the nodes of a quorum.
 type keeper interface {
-	// extend sends one extension. The number of the answer is 0 if the hold is gone.
-	extend(ctx context.Context, until time.Time, o owner, e extension) (answer, error)
+	// extend sends one extension of the hold with the fence, or of whatever the token holds if it is 0. The number of the
+	// answer is 0 if the hold is gone.
+	extend(ctx context.Context, until time.Time, o owner, ttl time.Duration, fence int64, wanted *requestSettings) (answer, error)
 	// end releases, or has the hold end after a time, and tells whether it was still there. Without a reply, or if ctx
 	// is over, it goes on in the background.
 	end(ctx context.Context, o owner, fence int64, after time.Duration) (wasHeld bool, err error)
-}
-
-// extension is a command that prolongs a hold.
-type extension struct {
-	ttl    time.Duration
-	fence  int64            // 0: whatever the token holds
-	wanted *requestSettings // of which the replicas count; nil: none
 }
 
 // lease is what is known of a hold. It reads no clock.
@@ -66,7 +60,6 @@ type lease struct {
 // hold makes a hold of a grant, and has it looked after.
 func (l *Locks) hold(values context.Context, r *Request, got taken) *Hold {
 	h := &Hold{locks: l, keeper: got.keeper, owner: got.owner, settings: r.settings, values: values}
-	h.ctx, h.end = context.WithCancelCause(values)
 	h.lease = lease{names: r.keys, settings: &l.settings, ttl: r.settings.ttl, granted: got.grant.sent}
 	h.lease.last, h.lease.warnAt = h.lease.granted+forever, h.lease.granted+longHold
 	if most := r.settings.maxHold; most > 0 {
@@ -174,6 +167,12 @@ func (h *Hold) updateAt(at time.Duration, change func(l *lease)) error {
 		h.mu.Unlock()
 		return nil
 	}
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+	if h.end != nil {
+		h.end(over)
+	}
 	h.mu.Unlock()
 	if wasLive {
 		h.ended(over, fence, held)
@@ -184,8 +183,6 @@ func (h *Hold) updateAt(at time.Duration, change func(l *lease)) error {
 // ended does what follows the end of a hold.
 func (h *Hold) ended(over *Error, fence int64, held time.Duration) {
 	h.locks.holds.Delete(h)
-	h.timer.Stop()
-	h.end(over)
 	if over.Kind == ErrLost {
 		left, end := context.WithCancel(h.values)
 		end() // nobody waits for it
@@ -198,12 +195,25 @@ func (h *Hold) ended(over *Error, fence int64, held time.Duration) {
 
 // Context ends when the hold is lost, or released: its cause is the *Error that Check gives then. It has the values of
 // the context that was given to Lock, but does not end with it. Use it for all that is done under the lock.
-func (h *Hold) Context() context.Context { return h.ctx }
+func (h *Hold) Context() context.Context {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ctx == nil {
+		h.ctx, h.end = context.WithCancelCause(h.values)
+		if h.lease.over != nil {
+			h.end(h.lease.over)
+		} else {
+			h.setTimer(now())
+		}
+	}
+	return h.ctx
+}
 
 // under is a context that ends with the hold too.
 func (h *Hold) under(ctx context.Context) (context.Context, func()) {
+	held := h.Context()
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })
+	stop := context.AfterFunc(held, func() { cancel(context.Cause(held)) })
 	return ctx, func() {
 		stop()
 		cancel(nil)
@@ -232,20 +242,20 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 // extend sends one extension to at least the ttl. The caller has h.extending. What is wrong with the hold comes before
 // another error.
 func (h *Hold) extend(ctx context.Context, until time.Time, ttl time.Duration) error {
-	e := extension{wanted: h.settings}
-	err := h.update(func(l *lease) { e.ttl, e.fence = max(l.ttl, ttl), l.named() })
+	fence := int64(0)
+	err := h.update(func(l *lease) { ttl, fence = max(l.ttl, ttl), l.named() })
 	if err != nil {
 		return err
 	}
-	got, failed := h.keeper.extend(ctx, until, h.owner, e)
+	got, failed := h.keeper.extend(ctx, until, h.owner, ttl, fence, h.settings)
 	if code(failed) == "WRONGTYPE" { // another type has replaced the lock
 		got.number, failed = 0, nil
 	}
 	err = h.update(func(l *lease) {
 		switch {
 		case failed == nil && got.number > 0:
-			l.lengthen(got.sent, e.ttl)
-		case failed == nil && e.fence == l.named(): // else it was about another fence
+			l.lengthen(got.sent, ttl)
+		case failed == nil && fence == l.named(): // else it was about another fence
 			l.lose(Gone)
 		case failed != nil && ctx.Err() == nil:
 			l.failed = telling(l.failed, explain(failed, l.names))

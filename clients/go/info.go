@@ -41,10 +41,7 @@ type Waiter struct {
 	Token    string        `slock:"token"`
 	Mode     string        `slock:"mode"` // "write", "read" or "upgrade"
 	Waiting  time.Duration `slock:"waiting-ms"`
-	Wait     time.Duration `slock:"timeout-ms"` // at most, unless the client sends the request again
 	Metadata string        `slock:"meta"`
-	Limit    int           `slock:"limit"`
-	Channel  string        `slock:"channel"`
 }
 
 // Queue is a lock that is waited for.
@@ -53,7 +50,6 @@ type Queue struct {
 	Waiters     int           `slock:"waiters"`
 	Writers     int           `slock:"writers"`
 	LongestWait time.Duration `slock:"longest-wait-ms"`
-	Next        string        `slock:"next"` // the token at the front
 	Mode        Mode          `slock:"mode"`
 	Readers     int           `slock:"readers"`
 	Held        time.Duration `slock:"held-ms"` // of the oldest hold

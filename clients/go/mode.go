@@ -88,13 +88,13 @@ func (h *Hold) change(ctx context.Context, to Mode, wanted *requestSettings) err
 func (h *Hold) settle(s *server, to Mode, was lease) {
 	call := h.owner.change(Read, was.ttl, was.fence)
 	if to == Write {
-		withdrawn, err := s.ask(h.ctx, h.owner.names, refuseFor, h.owner.withdraw())
+		withdrawn, err := s.ask(h.Context(), h.owner.names, refuseFor, h.owner.withdraw())
 		if err != nil || withdrawn.number > 0 {
 			return
 		}
 		call = h.owner.adopt(Write, was.ttl)
 	}
-	if got, err := s.ask(h.ctx, h.owner.names, refuseFor, call); err == nil && got.number > 0 {
+	if got, err := s.ask(h.Context(), h.owner.names, refuseFor, call); err == nil && got.number > 0 {
 		_ = h.update(func(l *lease) { l.grant(to, got) })
 	}
 }

@@ -3,7 +3,6 @@ package slock
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 )
@@ -37,7 +36,7 @@ type extended struct {
 	before func()
 }
 
-func (k extended) extend(context.Context, time.Time, owner, extension) (answer, error) {
+func (k extended) extend(context.Context, time.Time, owner, time.Duration, int64, *requestSettings) (answer, error) {
 	k.before()
 	return answer{number: k.number, sent: now()}, nil
 }
@@ -56,34 +55,5 @@ func TestAnswersCountForTheirFence(t *testing.T) {
 	h.keeper = extended{number: 0, before: func() {}}
 	if err := h.Extend(t.Context(), time.Minute); !errors.Is(err, ErrLost) {
 		t.Error(err)
-	}
-}
-
-func TestSlots(t *testing.T) {
-	if got := slotOf("123456789"); got != 0x31c3 { // by the Redis Cluster specification
-		t.Error(got)
-	}
-	for slot := uint16(0); slot < 16384; slot += 999 {
-		if tag := tagIn(slot); hashTag("{"+tag+"}.waits") != tag || slotOf(tag) != slot {
-			t.Error(slot, tag)
-		}
-	}
-	for key, tag := range map[string]string{"job": "job", "{user}:job": "user", "a{}b": "a{}b", "a{b": "a{b", "{a}{b}": "a"} {
-		if hashTag(key) != tag {
-			t.Error(key)
-		}
-	}
-}
-
-func TestMessages(t *testing.T) {
-	for text, want := range map[string]string{"7 tag": "tag 7", "0 tag": "tag 0", "-DEADLOCK tag": "tag 0 DEADLOCK"} {
-		tag, number, err := readMessage(text)
-		got := strings.TrimSpace(tag + " " + string(rune('0'+number)) + " " + code(err))
-		if got != want {
-			t.Error(text, got)
-		}
-	}
-	if _, _, err := readMessage("no message"); err == nil {
-		t.Error("it was understood")
 	}
 }

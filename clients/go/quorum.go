@@ -25,13 +25,11 @@ type NodeReply struct {
 }
 
 func (r NodeReply) String() string {
-	switch {
-	case r.Err != nil:
-		return r.Node + ": " + r.Err.Error()
-	case r.Granted:
-		return r.Node + ": granted"
+	text := map[bool]string{true: "granted", false: "refused"}[r.Granted]
+	if r.Err != nil {
+		text = r.Err.Error()
 	}
-	return r.Node + ": refused"
+	return r.Node + ": " + text
 }
 
 // NewQuorumWith makes a Locks over Transports of independent servers. NewQuorum does that for clients of go-redis.
@@ -153,6 +151,9 @@ type votes struct {
 	fences  []atomic.Int64 // of the nodes; 0: none
 }
 
+// question asks a node, which gave a fence before or 0, and tells whether it grants.
+type question func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error)
+
 func (q *quorum) votes(r *Request) *votes {
 	return &votes{quorum: q, request: r, owner: r.owner(), sent: sending(), fences: make([]atomic.Int64, len(q.nodes))}
 }
@@ -162,10 +163,7 @@ func all(tally) bool { return false }
 
 // ask asks all nodes at once. It gives the replies that came until they were enough, or ctx was over, or the time for
 // nodes. By default that is a twentieth of the ttl, within bounds; a node that has not replied by then may still do so.
-func (v *votes) ask(
-	ctx context.Context, isEnough func(tally) bool,
-	node func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error),
-) tally {
+func (v *votes) ask(ctx context.Context, isEnough func(tally) bool, ask question) tally {
 	s, ttl := v.quorum.settings, v.request.settings.ttl
 	timeout := cmp.Or(max(s.nodeTimeout, 0), min(max(ttl/20, 50*time.Millisecond), s.retryFor))
 	until := time.Now().Add(min(timeout, ttl*9/10))
@@ -173,7 +171,7 @@ func (v *votes) ask(
 	for i, n := range v.quorum.nodes {
 		got[i] = NodeReply{Node: n.topology.Name, Err: errSilent}
 		go func() {
-			granted, err := node(context.WithoutCancel(ctx), until, n, &v.fences[i])
+			granted, err := ask(context.WithoutCancel(ctx), until, n, &v.fences[i])
 			came <- func() { got[i].Granted, got[i].Err = granted && err == nil, err }
 		}()
 	}
@@ -222,9 +220,11 @@ func (v *votes) attempt(ctx context.Context) (got tally, isGranted bool) {
 
 // extend counts the nodes that still have the hold with the fence that they gave. All are sent the command that asks for
 // the lock: for the same owner token it extends the hold, and it brings a node back that has lost it.
-func (v *votes) extend(ctx context.Context, _ time.Time, o owner, e extension) (answer, error) {
-	settings := *e.wanted
-	settings.ttl = e.ttl
+func (v *votes) extend(
+	ctx context.Context, _ time.Time, o owner, ttl time.Duration, _ int64, wanted *requestSettings,
+) (answer, error) {
+	settings := *wanted
+	settings.ttl = ttl
 	call, sent := o.lock(v.request.mode, &settings), sending()
 	call.Reserved = true
 	got := v.ask(ctx, tally.isCertain, func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error) {

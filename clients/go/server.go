@@ -190,17 +190,19 @@ func (s *server) holders(ctx context.Context, keys []string) []Holder {
 }
 
 // extend sends an extension, and waits for replicas if it has to.
-func (s *server) extend(ctx context.Context, until time.Time, o owner, e extension) (extended answer, err error) {
-	replicas, last := e.wanted.minReplicas, time.Now().Add(e.wanted.replicaTimeout)
+func (s *server) extend(
+	ctx context.Context, until time.Time, o owner, ttl time.Duration, fence int64, wanted *requestSettings,
+) (extended answer, err error) {
+	replicas, last := wanted.minReplicas, time.Now().Add(wanted.replicaTimeout)
 	if replicas == 0 {
-		return s.number(ctx, until, o.extend(e.ttl, e.fence, true))
+		return s.number(ctx, until, o.extend(ttl, fence, true))
 	}
 	for {
 		// WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would
 		// write nothing, and any replica would do.
-		call := o.extend(e.ttl+time.Millisecond, e.fence, true)
+		call := o.extend(ttl+time.Millisecond, fence, true)
 		call.Then = []any{"WAIT", replicas, milliseconds(max(min(time.Until(last), replicasReply), time.Millisecond))}
-		got := s.try(ctx, until.Add(e.wanted.replicaTimeout), call)
+		got := s.try(ctx, until.Add(wanted.replicaTimeout), call)
 		extended.sent = got.sent
 		if extended.number, err = asNumber(got.reply, got.err); err != nil || extended.number == 0 {
 			return extended, err

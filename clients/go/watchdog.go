@@ -16,8 +16,7 @@ const (
 func (l *Locks) watch(h *Hold) {
 	l.holds.Store(h, nil)
 	h.mu.Lock()
-	h.timer = time.AfterFunc(longestTimer, h.look)
-	h.setTimer(sending())
+	h.setTimer(h.lease.granted)
 	h.mu.Unlock()
 	l.servers[0].follow(h.owner.keys[0])
 }
@@ -31,13 +30,21 @@ func (l *Locks) confirm() {
 	}
 }
 
-// setTimer has the hold looked at when that is due next. It is locked.
+// setTimer has the hold looked at when that is due next, if it is renewed or somebody would notice its end. It is locked.
 func (h *Hold) setTimer(at time.Duration) {
+	if h.settings.noRenewal && h.ctx == nil {
+		return
+	}
 	due := min(h.lease.until, h.lease.last)
 	if h.isRenewed() {
 		due = min(due, h.lease.renewAt)
 	}
-	h.timer.Reset(min(due-at, longestTimer))
+	pause := min(due-at, longestTimer)
+	if h.timer == nil {
+		h.timer = time.AfterFunc(pause, h.look)
+	} else {
+		h.timer.Reset(pause)
+	}
 }
 
 func (h *Hold) isRenewed() bool { return !h.settings.noRenewal && h.locks.closing.Err() == nil }
