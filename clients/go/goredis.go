@@ -303,7 +303,8 @@ func (t *goRedisTransport) read(s *subscription) {
 }
 
 // follow keeps one connection of the pool for renewals. go-redis closes it at the moment in which Sentinel names another
-// primary. Then the subscription, which may stay with the former one, is made again.
+// primary. Then the subscription, which may stay with the former one, is made again, and its confirmation tells that
+// messages may have been missed.
 func (t *goRedisTransport) follow(s *subscription) {
 	kept := t.program().(*redis.Client).Conn()
 	defer kept.Close()
@@ -315,16 +316,10 @@ func (t *goRedisTransport) follow(s *subscription) {
 		if t.reserved = nil; isCurrent && !isMoved {
 			t.reserved = kept
 		}
-		channels := slices.Collect(maps.Values(s.channels))
 		if isMoved {
 			t.subscribe(s.node, s.channels)
+			_ = s.pubsub.Close()
 		}
 		t.mu.Unlock()
-		if isMoved {
-			_ = s.pubsub.Close()
-			for _, heard := range channels {
-				heard("", false)
-			}
-		}
 	}
 }

@@ -109,6 +109,7 @@ func (s *server) call(ctx context.Context, call Call) (got replies) {
 // would take a timer.
 type shared struct {
 	context.Context
+	at  time.Time
 	end context.CancelFunc
 }
 
@@ -118,18 +119,12 @@ func (s *server) limited(ctx context.Context, until time.Time) (context.Context,
 		return context.WithDeadline(ctx, until)
 	}
 	l := s.shared.Load()
-	if l == nil || !l.endsAt(until) {
-		l = &shared{}
-		l.Context, l.end = context.WithDeadline(context.Background(), until.Add(sharedStep))
+	if l == nil || until.After(l.at) || l.at.Sub(until) > sharedStep {
+		l = &shared{at: until.Add(sharedStep)}
+		l.Context, l.end = context.WithDeadline(context.Background(), l.at)
 		s.shared.Store(l)
 	}
 	return valued{l, ctx}, func() {}
-}
-
-// endsAt tells whether it is over at the time, or a little later.
-func (s *shared) endsAt(until time.Time) bool {
-	at, _ := s.Deadline()
-	return !until.After(at) && at.Sub(until) <= sharedStep
 }
 
 // valued is a context with the values of another one.
