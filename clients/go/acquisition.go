@@ -71,8 +71,7 @@ func (r *request) attempt() (got answer, err error) {
 		wait = max(min(serverWait, time.Until(r.deadline)), time.Millisecond)
 		call = call.waiting(wait, r.ticket.channel.name, r.ticket.tag)
 	}
-	until := earlier(earlier(r.limit, time.Now().Add(r.server.settings.retryFor)), r.deadline.Add(lateReply))
-	got, err = r.server.number(r.ctx, until, call)
+	got, err = r.server.number(r.ctx, earlier(r.limit, r.deadline.Add(lateReply)), call)
 	if err == nil && got.number > 0 {
 		return r.confirm(got, false)
 	}
@@ -133,14 +132,14 @@ func (r *request) await() (answer, error) {
 // confirm makes sure of how long the hold is valid, and that enough replicas have it. The ttl began at a grant that may
 // be long ago, if a message told of it, and at a server that may not be the primary any more.
 func (r *request) confirm(got answer, byMessage bool) (answer, error) {
-	r.isQueued, r.isReached = true, true
+	r.isQueued = true
 	s, since, ttl := r.server, sending()-got.sent, r.wanted.ttl
 	isSure := !byMessage || since <= ttl/3 && !s.topology.Failover
 	if r.wanted.minReplicas == 0 && isSure && since < s.settings.counted(ttl) {
 		return got, nil
 	}
-	until := time.Now().Add(s.settings.retryFor)
-	extended, err := s.extend(r.ctx, until, r.owner, ttl, got.number, r.wanted)
+	r.reached(s.settings.retryWaitFor)
+	extended, err := s.extend(r.ctx, r.limit, r.owner, ttl, got.number, r.wanted)
 	if err == nil && extended.number == 0 {
 		err = errAgain // it is over by now
 	}

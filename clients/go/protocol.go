@@ -25,7 +25,8 @@ type owner struct {
 	names []string // of the keys for the program
 	keys  []string // for the server, with the prefix
 	token string
-	given bool // by the program: other acquisitions may use it too
+	given bool  // by the program: other acquisitions may use it too
+	words []any // the keys and the token
 }
 
 // newOwner is the owner with this token, or with one that is drawn if it is empty.
@@ -40,22 +41,22 @@ func newOwner(names []string, prefix, token string) owner {
 			o.keys[i] = prefix + name
 		}
 	}
+	o.words = make([]any, 0, len(o.keys)+1)
+	for _, key := range o.keys {
+		o.words = append(o.words, key)
+	}
+	o.words = append(o.words, o.token)
 	return o
 }
 
 // command is a command for one key or for several, by its two names.
 func (o owner) command(single, several string, arguments ...any) Call {
-	call := Call{Key: o.keys[0], KeyAt: 1, Command: make([]any, 0, 6+len(o.keys)+len(arguments))}
-	if len(o.keys) == 1 && single != "" {
-		call = call.add(single)
-	} else {
-		call.KeyAt = 2
-		call = call.add(several, len(o.keys))
+	words := make([]any, 0, 6+len(o.words)+len(arguments))
+	call := Call{Key: o.keys[0], KeyAt: 1, Command: append(words, single)}
+	if len(o.keys) > 1 || single == "" {
+		call.KeyAt, call.Command = 2, append(words, several, len(o.keys))
 	}
-	for _, key := range o.keys {
-		call = call.add(key)
-	}
-	return call.add(o.token).add(arguments...)
+	return call.add(o.words...).add(arguments...)
 }
 
 // add adds arguments to the command, which nobody else has yet.

@@ -57,11 +57,11 @@ type replies struct {
 	alone       bool          // no other copy was sent
 }
 
-// try makes a call, and waits for the replies until a time. Without a reply it is made once more: the connection may be
-// silent, all connections of the program's pool may be in use, or its time limits too short.
+// try makes a call, and waits for the replies until a time, at most for RetryFor. Without a reply it is made once more: the
+// connection may be silent, all connections of the program's pool may be in use, or its time limits too short.
 func (s *server) try(ctx context.Context, until time.Time, call Call) replies {
 	now := time.Now()
-	sent := instant(now)
+	sent, until := instant(now), earlier(until, now.Add(s.settings.retryFor))
 	got := s.once(ctx, now.Add(max(shortestPause, min(silentAfter, until.Sub(now)/2))), call)
 	if passes(got.err) && ctx.Err() == nil && time.Until(until) > shortestPause {
 		sleep(ctx, ctx, shortestPause)
