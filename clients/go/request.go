@@ -34,8 +34,8 @@ func (r Request) With(options ...RequestOption) Request {
 // server: after RetryFor if there never was one, else after RetryWaitFor. A Lock that failed leaves neither a hold nor a
 // place in the queue: what has to be sent for that is sent in the background.
 //
-// A quorum polls. Its error is ErrTimedOut if a majority of nodes refused, and else ErrQuorumMissed; errors.As finds a
-// *QuorumError in it, which has the reply of each node.
+// A quorum polls. Its error is ErrTimedOut if a majority of nodes refused, and else ErrQuorumMissed; errors.As finds an
+// *Error in it, which has the reply of each node.
 //
 // The hold outlives ctx. It has to be released.
 func (r Request) Lock(ctx context.Context) (*Hold, error) { return r.acquire(ctx, false) }
