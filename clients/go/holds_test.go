@@ -131,10 +131,10 @@ func TestCancelledContextsLeaveNothing(t *testing.T) {
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(50))*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(500))*time.Millisecond)
 			defer cancel()
 			ctx, end := context.WithCancelCause(ctx)
-			time.AfterFunc(time.Duration(rand.IntN(50))*time.Millisecond, func() { end(nil) })
+			time.AfterFunc(time.Duration(rand.IntN(500))*time.Millisecond, func() { end(nil) })
 			hold, err := w.locks.Write([]string{"held", "job"}[rand.IntN(2)]).Lock(ctx)
 			if err == nil {
 				_ = hold.Unlock(ctx)
