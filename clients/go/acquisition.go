@@ -18,8 +18,6 @@ const (
 	lateMessage = 50 * time.Millisecond
 	// subscribing is how long the confirmation of a new channel is waited for before the request is sent.
 	subscribing = 100 * time.Millisecond
-	// holdersReply is how long a call that has timed out waits to learn who has the lock.
-	holdersReply = 250 * time.Millisecond
 )
 
 // request is an acquisition at a server, or a change of mode that may have to wait.
@@ -32,7 +30,7 @@ type request struct {
 	try    bool // a refusal is ErrNotAcquired
 
 	waits    bool          // others had the lock, so it waits by a message from now on
-	ticket   *ticket       // by which its last copy waits; nil: it has not waited
+	ticket   *ticket       // by which its last copy waits; nil: it does not
 	sent     time.Duration // before the last copy was sent that was answered null
 	queue    time.Duration // how long the server lets that copy wait
 	isLoose  bool          // a copy of it may be on its way to the server
@@ -45,122 +43,84 @@ func (s *server) request(
 	ctx context.Context, o owner, ask Call, wanted *requestSettings, try bool,
 ) (got answer, isOpen bool, err error) {
 	r := request{
-		attempts: newAttempts(ctx, s.closing, s.settings, o.names),
+		attempts: newAttempts(ctx, s.closing, o.names, s.settings.retryFor),
 		server:   s, owner: o, ask: ask, wanted: wanted, try: try,
 	}
-	r.wait(wanted, try)
-	r.failed = r.unsuccessful
+	r.wait(wanted.wait, try)
 	err = r.run(func() (err error) {
 		got, err = r.attempt()
 		return err
 	})
 	s.listener.forget(r.ticket)
-	if known, ok := err.(*Error); ok {
-		known.Keys = o.names
+	if err == errTimedOut {
+		failed := failure(ErrTimedOut, o.names, "timed out after "+r.took(), overErr(ctx))
+		failed.Holders = s.holders(context.WithoutCancel(ctx), o.keys)
+		err = failed
 	}
 	return got, err != nil && (r.isLoose || r.isQueued), err
 }
 
-// unsuccessful is the error of a wait that is over, which has who has the lock, or of one without a reply.
-func (r *request) unsuccessful(isTimedOut bool) error {
-	if !isTimedOut {
-		return r.unanswered()
-	}
-	text := "timed out after " + time.Since(r.began).Round(time.Millisecond).String()
-	failed := failure(ErrTimedOut, r.names, text, overErr(r.ctx))
-	failed.Holders = r.server.holders(context.WithoutCancel(r.ctx), holdersReply, r.owner.keys)
-	return failed
-}
-
 // attempt sends the request once, and waits for what comes of it.
-func (r *request) attempt() (answer, error) {
-	call, channel, wait := r.ask, "", time.Duration(0)
+func (r *request) attempt() (got answer, err error) {
+	call, wait, key := r.ask, time.Duration(0), r.owner.keys[0]
 	if !r.once {
-		channel = r.channel()
+		r.server.listener.forget(r.ticket)
+		r.ticket = r.server.listener.ticket(key, r.waits)
 	}
-	if channel != "" {
-		wait = serverWait
-		if !r.deadline.IsZero() {
-			wait = min(wait, max(time.Until(r.deadline), time.Millisecond))
-		}
-		call = call.waiting(wait, channel, r.ticket.tag)
+	if r.ticket != nil {
+		wait = max(min(serverWait, time.Until(r.deadline)), time.Millisecond)
+		call = call.waiting(wait, r.ticket.channel.name, r.ticket.tag)
 	}
-	until := earlier(r.limit(), time.Now().Add(r.retryFor))
-	if !r.deadline.IsZero() {
-		until = earlier(until, r.deadline.Add(lateReply))
-	}
-	reply, err := r.server.number(r.ctx, until, call)
-	if err == nil && reply.number > 0 {
-		return r.confirm(reply, false)
+	got, err = r.server.number(r.ctx, earlier(r.limit, r.deadline.Add(lateReply)), call)
+	if err == nil && got.number > 0 {
+		return r.confirm(got, false)
 	}
 	isAnswered := err == nil || code(err) != ""
 	// The end of a token of the program's might end another hold of it, so there only copies count that are known.
-	r.isLoose = r.isLoose || !isAnswered || !reply.alone && !r.owner.given
+	r.isLoose = r.isLoose || !isAnswered || !got.alone && !r.owner.given
 	if isAnswered {
-		r.contact = time.Now()
+		r.reached(r.server.settings.retryWaitFor)
 	}
 	if err != nil {
-		if channel != "" && r.server.listener.failed(r.owner.keys[0], err) {
+		if r.ticket != nil && r.server.listener.failed(r.ticket.channel, err) {
 			err = errAgain
 		}
-		return answer{}, err
+		return got, err
 	}
 	r.last, r.failures = nil, 0
 	switch {
-	case channel != "":
-		r.isQueued, r.waits, r.sent, r.queue = true, true, reply.sent, wait
+	case r.ticket != nil:
+		r.isQueued, r.waits, r.sent, r.queue = true, true, got.sent, wait
 		return r.await()
 	case r.try:
-		return answer{}, failure(ErrNotAcquired, r.names, "the lock is held")
+		return got, failure(ErrNotAcquired, r.names, "the lock is held")
 	case r.once:
-		return answer{}, r.failed(true)
+		return got, errTimedOut
 	case r.waits: // it wants a channel, and may not have one
-		return answer{}, errPoll
+		return got, errPoll
 	}
 	r.waits = true
-	return answer{}, errAgain
-}
-
-// channel is the channel to wait by. A request that has not been refused waits only if there is one already. If it is
-// new, the confirmation of the server is waited for, but not for long.
-func (r *request) channel() string {
-	name, isNew := r.server.listener.channel(r.owner.keys[0], r.waits)
-	if name != "" {
-		r.server.listener.forget(r.ticket)
-		r.ticket = r.server.listener.ticket(r.owner.keys[0])
-	}
-	if isNew {
-		select {
-		case <-r.ticket.heard:
-		case <-time.After(subscribing):
-		}
-	}
-	return name
+	return got, errAgain
 }
 
 // await waits for the message of a request that is in the queue.
 func (r *request) await() (answer, error) {
-	pause := min(sendAgain-rand.N(sendAgain/5), r.settings.retryWaitFor/4)
-	if !r.deadline.IsZero() {
-		pause = min(pause, time.Until(r.deadline)+lateMessage)
-	}
-	timer := time.NewTimer(pause)
+	pause := min(sendAgain-rand.N(sendAgain/5), r.server.settings.retryWaitFor/4)
+	timer := time.NewTimer(min(pause, time.Until(r.deadline)+lateMessage))
 	defer timer.Stop()
 	select {
 	case m := <-r.ticket.heard:
-		switch {
-		case m.again:
-			return answer{}, errAgain
-		case m.err != nil:
+		if m.err != nil {
 			return answer{}, m.err
-		case m.fence > 0:
+		}
+		if m.fence > 0 {
 			return r.confirm(answer{number: m.fence, sent: r.sent}, true)
 		}
 		// The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator has
 		// withdrawn the request.
 		r.isQueued = false
 		if sending()-r.sent < r.queue {
-			return answer{}, r.failed(true)
+			return answer{}, errTimedOut
 		}
 	case <-timer.C:
 	case <-r.closing.Done():
@@ -173,15 +133,13 @@ func (r *request) await() (answer, error) {
 // be long ago, if a message told of it, and at a server that may not be the primary any more.
 func (r *request) confirm(got answer, byMessage bool) (answer, error) {
 	r.isQueued = true
-	if r.contact.IsZero() {
-		r.contact = r.began
-	}
 	s, since, ttl := r.server, sending()-got.sent, r.wanted.ttl
 	isSure := !byMessage || since <= ttl/3 && !s.topology.Failover
 	if r.wanted.minReplicas == 0 && isSure && since < s.settings.counted(ttl) {
 		return got, nil
 	}
-	extended, err := s.extend(r.ctx, time.Now().Add(r.retryFor), r.owner, extension{ttl, got.number, r.wanted})
+	r.reached(s.settings.retryWaitFor)
+	extended, err := s.extend(r.ctx, r.limit, r.owner, ttl, got.number, r.wanted)
 	if err == nil && extended.number == 0 {
 		err = errAgain // it is over by now
 	}

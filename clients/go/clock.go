@@ -29,15 +29,10 @@ func now() time.Duration {
 
 // sending is now for the moment before a command is sent. It does not ask the system, and is too early if the machine
 // has just slept: that makes a hold end sooner.
-func sending() time.Duration { return monotonic() + time.Duration(asleep.Load()) }
+func sending() time.Duration { return instant(time.Now()) }
+
+// instant is sending for a time that has just been read.
+func instant(at time.Time) time.Duration { return at.Sub(start) + time.Duration(asleep.Load()) }
 
 // monotonic is the clock of the standard library.
 func monotonic() time.Duration { return time.Since(start) }
-
-// earlier is the earlier of two times, of which zero is none.
-func earlier(a, b time.Time) time.Time {
-	if b.IsZero() || !a.IsZero() && a.Before(b) {
-		return a
-	}
-	return b
-}

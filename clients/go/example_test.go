@@ -112,6 +112,17 @@ func ExampleLocks_Info() {
 	// Output: write 1 0 <nil>
 }
 
+func ExampleHold_Upgrade() {
+	locks := exampleLocks()
+	defer locks.Close()
+	hold, err := locks.Read("job").Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(hold.Upgrade(ctx), hold.Mode(), hold.Downgrade(ctx), hold.Mode())
+	// Output: <nil> write <nil> read
+}
+
 func ExamplePrefix() {
 	rdb := redis.NewClient(&redis.Options{Addr: testserver.Shared.Addr})
 	defer rdb.Close()

@@ -78,8 +78,7 @@ func goRedis(rdb redis.UniversalClient) *goRedisTransport {
 			Name: o.Addr, Failover: o.Addr == "FailoverClient", RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff),
 			Prompt: o.TLSConfig == nil && keepsHooks(), // go-redis connects by TLS without ctx
 		}
-		if t.hasRotated = hasProvider(&o); !t.topology.Failover {
-			adapt(&o)
+		if t.hasRotated = adapt(&o); !t.topology.Failover {
 			t.own = redis.NewClient(&o)
 		}
 	case *redis.ClusterClient:
@@ -87,8 +86,7 @@ func goRedis(rdb redis.UniversalClient) *goRedisTransport {
 		t.topology = Topology{
 			Name: strings.Join(o.Addrs, ", "), Cluster: true, RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff),
 		}
-		t.hasRotated = hasProvider(&o)
-		adapt(&o)
+		t.hasRotated = adapt(&o)
 		t.own = redis.NewClusterClient(&o)
 	}
 	if t.own != nil {
@@ -106,30 +104,25 @@ func (t *goRedisTransport) Topology() (Topology, error) {
 	return t.topology, nil
 }
 
-// hasProvider tells whether options have a provider of credentials. The fields differ between versions of go-redis.
-func hasProvider(options any) bool {
-	for _, name := range []string{"CredentialsProvider", "CredentialsProviderContext", "StreamingCredentialsProvider"} {
-		if field := reflect.ValueOf(options).Elem().FieldByName(name); field.IsValid() && !field.IsNil() {
-			return true
-		}
-	}
-	return false
-}
-
 // adapt makes options of the program those of our own client: with other time limits and another pool, and without what
-// two clients must not share.
-func adapt(options any) {
+// two clients must not share. It tells whether they have a provider of credentials. Not all versions have all fields.
+func adapt(options any) (hasProvider bool) {
+	fields := reflect.ValueOf(options).Elem()
 	for name, value := range map[string]any{
 		"Protocol": 2, "ReadTimeout": ownTimeout, "WriteTimeout": ownTimeout, "MaxRetries": -1, "DialerRetries": 1,
 		"PoolSize": 4, "MinIdleConns": 0, "MaxIdleConns": 0, "MaxActiveConns": 0, "PushNotificationProcessor": nil,
 		"MaintNotificationsConfig": nil, "ClientSideCache": nil, "ClientSideCacheConfig": nil,
 	} {
-		if field := reflect.ValueOf(options).Elem().FieldByName(name); field.IsValid() && value != nil {
+		if field := fields.FieldByName(name); field.IsValid() && value != nil {
 			field.Set(reflect.ValueOf(value))
 		} else if field.IsValid() {
 			field.SetZero()
 		}
 	}
+	return slices.ContainsFunc(
+		[]string{"CredentialsProvider", "CredentialsProviderContext", "StreamingCredentialsProvider"},
+		func(name string) bool { field := fields.FieldByName(name); return field.IsValid() && !field.IsNil() },
+	)
 }
 
 // keepsHooks is whether a client with other time limits has the hooks of its original. Since go-redis 9.15 it has not.
@@ -160,23 +153,21 @@ func (t *goRedisTransport) Call(ctx context.Context, call Call) (reply, then any
 		over = cmp.Or(t.reserved, over)
 		t.mu.Unlock()
 	}
-	if call.Key == "" {
-		reply, err = t.everywhere(ctx, over, call.Command)
+	cluster, isCluster := over.(*redis.ClusterClient)
+	switch {
+	case call.Key == "":
+		reply, err = t.everywhere(ctx, over, call)
 		return reply, nil, err
-	}
-	cmd := redis.NewCmd(ctx, call.Command...)
-	cmd.SetFirstKeyPos(call.KeyAt)
-	if len(call.Then) == 0 {
-		_ = over.Process(ctx, cmd)
-		reply, err = t.reply(cmd)
+	case len(call.Then) == 0:
+		reply, err = t.send(ctx, over, call)
 		return reply, nil, err
-	}
-	if cluster, ok := over.(*redis.ClusterClient); ok { // a command without a key goes to the same node
+	case isCluster: // a command without a key goes to the same node
 		if over, err = cluster.MasterForKey(ctx, call.Key); err != nil {
 			return nil, nil, err
 		}
 	}
-	pipeline, next := over.Pipeline(), redis.NewCmd(ctx, call.Then...)
+	cmd, next := redis.NewCmd(ctx, call.Command...), redis.NewCmd(ctx, call.Then...)
+	pipeline := over.Pipeline()
 	_, _ = pipeline.Process(ctx, cmd), pipeline.Process(ctx, next)
 	_, _ = pipeline.Exec(ctx)
 	if reply, err = t.reply(cmd); err == nil {
@@ -185,25 +176,29 @@ func (t *goRedisTransport) Call(ctx context.Context, call Call) (reply, then any
 	return reply, then, err
 }
 
+func (t *goRedisTransport) send(ctx context.Context, over processor, call Call) (any, error) {
+	cmd := redis.NewCmd(ctx, call.Command...)
+	cmd.SetFirstKeyPos(call.KeyAt)
+	_ = over.Process(ctx, cmd)
+	return t.reply(cmd)
+}
+
 // everywhere sends a command to each primary.
-func (t *goRedisTransport) everywhere(ctx context.Context, over processor, command []any) (any, error) {
+func (t *goRedisTransport) everywhere(ctx context.Context, over processor, call Call) (any, error) {
+	cluster, ok := over.(*redis.ClusterClient)
+	if !ok {
+		reply, err := t.send(ctx, over, call)
+		return []any{reply}, err
+	}
 	var mu sync.Mutex
 	var replies []any
-	ask := func(ctx context.Context, over processor) error {
-		cmd := redis.NewCmd(ctx, command...)
-		_ = over.Process(ctx, cmd)
-		reply, err := t.reply(cmd)
+	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+		reply, err := t.send(ctx, node, call)
 		mu.Lock()
 		defer mu.Unlock()
 		replies = append(replies, reply)
 		return err
-	}
-	cluster, ok := over.(*redis.ClusterClient)
-	if !ok {
-		err := ask(ctx, over)
-		return replies, err
-	}
-	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, node) })
+	})
 	return replies, err
 }
 
@@ -308,7 +303,8 @@ func (t *goRedisTransport) read(s *subscription) {
 }
 
 // follow keeps one connection of the pool for renewals. go-redis closes it at the moment in which Sentinel names another
-// primary. Then the subscription, which may stay with the former one, is made again.
+// primary. Then the subscription, which may stay with the former one, is made again, and its confirmation tells that
+// messages may have been missed.
 func (t *goRedisTransport) follow(s *subscription) {
 	kept := t.program().(*redis.Client).Conn()
 	defer kept.Close()
@@ -320,16 +316,10 @@ func (t *goRedisTransport) follow(s *subscription) {
 		if t.reserved = nil; isCurrent && !isMoved {
 			t.reserved = kept
 		}
-		channels := slices.Collect(maps.Values(s.channels))
 		if isMoved {
 			t.subscribe(s.node, s.channels)
+			_ = s.pubsub.Close()
 		}
 		t.mu.Unlock()
-		if isMoved {
-			_ = s.pubsub.Close()
-			for _, heard := range channels {
-				heard("", false)
-			}
-		}
 	}
 }

@@ -88,22 +88,14 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// seen is a hook of go-redis that counts commands.
-type seen struct {
-	mu    sync.Mutex
-	names map[string]int
-}
+// seen is a hook of go-redis that notes the names of commands.
+type seen struct{ names sync.Map }
 
 func (s *seen) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (s *seen) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		s.mu.Lock()
-		if s.names == nil {
-			s.names = map[string]int{}
-		}
-		s.names[strings.ToUpper(cmd.Name())]++
-		s.mu.Unlock()
+		s.names.Store(strings.ToUpper(cmd.Name()), true)
 		return next(ctx, cmd)
 	}
 }
@@ -112,10 +104,10 @@ func (s *seen) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	return next
 }
 
-func (s *seen) count(name string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.names[name]
+func (s *seen) hasLockAndUnlock() bool {
+	_, locked := s.names.Load("SLOCK.LOCK")
+	_, unlocked := s.names.Load("SLOCK.MUNLOCK")
+	return locked && unlocked
 }
 
 func must[T any](value T, err error) T {

@@ -32,40 +32,39 @@ type Hold struct {
 
 // keeper is where a hold is kept: one server, or the nodes of a quorum.
 type keeper interface {
-	// extend sends one extension. The number of the answer is 0 if the hold is gone.
-	extend(ctx context.Context, until time.Time, o owner, e extension) (answer, error)
+	// extend sends one extension of the hold with the fence, or of whatever the token holds if it is 0. The number of the
+	// answer is 0 if the hold is gone.
+	extend(ctx context.Context, until time.Time, o owner, ttl time.Duration, fence int64, wanted *requestSettings) (answer, error)
 	// end releases, or has the hold end after a time, and tells whether it was still there. Without a reply, or if ctx
 	// is over, it goes on in the background.
 	end(ctx context.Context, o owner, fence int64, after time.Duration) (wasHeld bool, err error)
 }
 
-// extension is a command that prolongs a hold.
-type extension struct {
-	ttl    time.Duration
-	fence  int64            // 0: whatever the token holds
-	wanted *requestSettings // of which the replicas count; nil: none
-}
-
 // lease is what is known of a hold. It reads no clock.
 type lease struct {
-	names   []string // of the keys
-	over    *Error   // why the hold is not live: lost, released or detached; nil: it is
-	mode    Mode
-	fence   int64 // 0 for a quorum
-	ttl     time.Duration
-	counted func(ttl time.Duration) time.Duration // the part of a ttl that counts for the validity
-	granted time.Duration                         // when it was granted, at the earliest
-	until   time.Duration                         // valid until then
-	renewAt time.Duration                         // when the next renewal is due
-	isOpen  bool                                  // mode and fence may have changed: renewals name no fence
-	failed  error                                 // what the last renewal said, unless one has succeeded since
-	isLong  bool                                  // it was warned of that nothing limits the hold
+	names    []string // of the keys
+	settings *settings
+	over     *Error // why the hold is not live: lost, released or detached; nil: it is
+	mode     Mode
+	fence    int64 // 0 for a quorum
+	ttl      time.Duration
+	granted  time.Duration // when it was granted, at the earliest
+	until    time.Duration // valid until then
+	last     time.Duration // the end of MaxHold
+	renewAt  time.Duration // when the next renewal is due
+	warnAt   time.Duration // when it is worth a warning that nothing limits the hold
+	isOpen   bool          // mode and fence may have changed: renewals name no fence
+	failed   error         // what the last renewal said, unless one has succeeded since
 }
 
 // hold makes a hold of a grant, and has it looked after.
 func (l *Locks) hold(values context.Context, r *Request, got taken) *Hold {
 	h := &Hold{locks: l, keeper: got.keeper, owner: got.owner, settings: r.settings, values: values}
-	h.lease = lease{names: got.owner.names, ttl: r.settings.ttl, counted: l.settings.counted, granted: got.grant.sent}
+	h.lease = lease{names: r.keys, settings: &l.settings, ttl: r.settings.ttl, granted: got.grant.sent}
+	h.lease.last, h.lease.warnAt = h.lease.granted+forever, h.lease.granted+longHold
+	if most := r.settings.maxHold; most > 0 {
+		h.lease.last, h.lease.warnAt = h.lease.granted+most, h.lease.last
+	}
 	h.lease.grant(r.mode, got.grant)
 	l.watch(h)
 	return h
@@ -79,7 +78,7 @@ func (l *lease) grant(mode Mode, got answer) {
 
 // lengthen notes that the server lets the hold live for a ttl, or longer, from a moment on.
 func (l *lease) lengthen(from time.Duration, ttl time.Duration) {
-	l.ttl, l.until = max(l.ttl, ttl), max(l.until, from+l.counted(ttl))
+	l.ttl, l.until = max(l.ttl, ttl), max(l.until, from+l.settings.counted(ttl))
 	l.renewAt, l.failed = from+l.ttl/3, nil
 }
 
@@ -115,10 +114,15 @@ func (h *Hold) Fence() int64 { return h.snapshot().fence }
 // Fences are the fencing tokens of the nodes of a quorum, in the order of the clients, and 0 for a node that gave none.
 // Those of different servers cannot be compared. Without a quorum it is the one Fence.
 func (h *Hold) Fences() []int64 {
-	if v, ok := h.keeper.(*votes); ok {
-		return v.fences()
+	v, ok := h.keeper.(*votes)
+	if !ok {
+		return []int64{h.Fence()}
 	}
-	return []int64{h.Fence()}
+	fences := make([]int64, len(v.fences))
+	for i := range fences {
+		fences[i] = v.fences[i].Load()
+	}
+	return fences
 }
 
 // Mode is the mode of the hold.
@@ -144,11 +148,11 @@ func (h *Hold) update(change func(l *lease)) error { return h.updateAt(now(), ch
 
 func (h *Hold) updateAt(at time.Duration, change func(l *lease)) error {
 	h.mu.Lock()
-	l, most := &h.lease, h.settings.maxHold
+	l := &h.lease
 	wasLive := l.over == nil
 	switch {
 	case !wasLive:
-	case most > 0 && at >= l.granted+most:
+	case at >= l.last:
 		l.lose(MaxHoldOver)
 	case at >= l.until && h.locks.closing.Err() != nil:
 		l.lose(LocksClosed)
@@ -157,7 +161,7 @@ func (h *Hold) updateAt(at time.Duration, change func(l *lease)) error {
 	default:
 		change(l)
 	}
-	over := l.over
+	over, fence, held := l.over, l.fence, at-l.granted
 	if over == nil {
 		h.setTimer(at)
 		h.mu.Unlock()
@@ -169,27 +173,25 @@ func (h *Hold) updateAt(at time.Duration, change func(l *lease)) error {
 	if h.end != nil {
 		h.end(over)
 	}
-	fence, held := l.fence, at-l.granted
 	h.mu.Unlock()
-	if !wasLive {
-		return over
+	if wasLive {
+		h.ended(over, fence, held)
 	}
+	return over
+}
+
+// ended does what follows the end of a hold.
+func (h *Hold) ended(over *Error, fence int64, held time.Duration) {
 	h.locks.holds.Delete(h)
 	if over.Kind == ErrLost {
+		left, end := context.WithCancel(h.values)
+		end() // nobody waits for it
 		// By the fence, because another hold of a token of the program's stays.
 		_, _ = h.keeper.end(left, h.owner, fence, 0)
 		h.locks.report.lost(h.values, h.label(), over)
 	}
-	h.locks.report.hooks.Held(h.values, h.label(), held)
-	return over
+	tell(h.locks.report.hooks.Held, h.values, h.label(), held)
 }
-
-// left is the context of a call that nobody waits for.
-var left = func() context.Context {
-	ctx, end := context.WithCancel(context.Background())
-	end()
-	return ctx
-}()
 
 // Context ends when the hold is lost, or released: its cause is the *Error that Check gives then. It has the values of
 // the context that was given to Lock, but does not end with it. Use it for all that is done under the lock.
@@ -231,32 +233,32 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	}
 	h.extending.Lock() // for as long as a renewal may take
 	defer h.extending.Unlock()
-	a := newAttempts(ctx, h.locks.closing, &h.locks.settings, h.owner.names)
+	a := newAttempts(ctx, h.locks.closing, h.owner.names, h.locks.settings.retryFor)
 	return a.run(func() error {
-		return h.extend(ctx, earlier(a.limit(), time.Now().Add(h.Remaining())), ttl)
+		return h.extend(ctx, earlier(a.limit, time.Now().Add(h.Remaining())), ttl)
 	})
 }
 
 // extend sends one extension to at least the ttl. The caller has h.extending. What is wrong with the hold comes before
 // another error.
 func (h *Hold) extend(ctx context.Context, until time.Time, ttl time.Duration) error {
-	e := extension{wanted: h.settings}
-	err := h.update(func(l *lease) { e.ttl, e.fence = max(l.ttl, ttl), l.named() })
+	fence := int64(0)
+	err := h.update(func(l *lease) { ttl, fence = max(l.ttl, ttl), l.named() })
 	if err != nil {
 		return err
 	}
-	got, failed := h.keeper.extend(ctx, until, h.owner, e)
+	got, failed := h.keeper.extend(ctx, until, h.owner, ttl, fence, h.settings)
 	if code(failed) == "WRONGTYPE" { // another type has replaced the lock
 		got.number, failed = 0, nil
 	}
 	err = h.update(func(l *lease) {
 		switch {
 		case failed == nil && got.number > 0:
-			l.lengthen(got.sent, e.ttl)
-		case failed == nil && e.fence == l.named(): // else it was about another fence
+			l.lengthen(got.sent, ttl)
+		case failed == nil && fence == l.named(): // else it was about another fence
 			l.lose(Gone)
-		case failed != nil && ctx.Err() == nil && (l.failed == nil || failed != errSilent): // which tells less
-			l.failed = explain(failed)
+		case failed != nil && ctx.Err() == nil:
+			l.failed = telling(l.failed, explain(failed, l.names))
 		}
 	})
 	return cmp.Or(err, failed)

@@ -36,35 +36,27 @@ type reporter struct {
 	unreached atomic.Bool  // that was logged
 }
 
-// complete has a function in place of each hook that is nil.
-func (h Hooks) complete() Hooks {
-	ignore := func(context.Context, string, error) {}
-	if h.Waited == nil {
-		h.Waited = func(context.Context, string, time.Duration, string) {}
+// tell calls a hook, if there is one.
+func tell[T any](hook func(context.Context, string, T), ctx context.Context, label string, value T) {
+	if hook != nil {
+		hook(ctx, label, value)
 	}
-	if h.Held == nil {
-		h.Held = func(context.Context, string, time.Duration) {}
+}
+
+func (r *reporter) waited(ctx context.Context, label string, began time.Time, err error) {
+	if r.hooks.Waited != nil {
+		r.hooks.Waited(ctx, label, time.Since(began), outcome(err))
 	}
-	if h.Lost == nil {
-		h.Lost = func(context.Context, string, *Error) {}
-	}
-	if h.RenewalFailed == nil {
-		h.RenewalFailed = ignore
-	}
-	if h.ReleaseFailed == nil {
-		h.ReleaseFailed = ignore
-	}
-	return h
 }
 
 func (r *reporter) lost(ctx context.Context, label string, loss *Error) {
 	r.warn(ctx, "a lock was lost", label, loss.Keys, errors.Join(loss.causes...), "reason", string(loss.Reason))
-	r.hooks.Lost(ctx, label, loss)
+	tell(r.hooks.Lost, ctx, label, loss)
 }
 
 func (r *reporter) releaseFailed(ctx context.Context, label string, keys []string, err error) {
 	r.warn(ctx, "a release failed; the lock ends by its ttl", label, keys, err)
-	r.hooks.ReleaseFailed(ctx, label, err)
+	tell(r.hooks.ReleaseFailed, ctx, label, err)
 }
 
 // warn writes to the log what happened to a lock, with the cause if there is one.

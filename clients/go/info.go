@@ -41,10 +41,7 @@ type Waiter struct {
 	Token    string        `slock:"token"`
 	Mode     string        `slock:"mode"` // "write", "read" or "upgrade"
 	Waiting  time.Duration `slock:"waiting-ms"`
-	Wait     time.Duration `slock:"timeout-ms"` // at most, unless the client sends the request again
 	Metadata string        `slock:"meta"`
-	Limit    int           `slock:"limit"`
-	Channel  string        `slock:"channel"`
 }
 
 // Queue is a lock that is waited for.
@@ -53,7 +50,6 @@ type Queue struct {
 	Waiters     int           `slock:"waiters"`
 	Writers     int           `slock:"writers"`
 	LongestWait time.Duration `slock:"longest-wait-ms"`
-	Next        string        `slock:"next"` // the token at the front
 	Mode        Mode          `slock:"mode"`
 	Readers     int           `slock:"readers"`
 	Held        time.Duration `slock:"held-ms"` // of the oldest hold
@@ -72,58 +68,34 @@ func (l *Locks) Info(ctx context.Context, key string) (Info, error) {
 }
 
 func infoOf(reply any) (info Info) {
-	if reply == nil {
-		return Info{Mode: Free}
-	}
 	fill(reflect.ValueOf(&info).Elem(), reply)
+	info.Mode = cmp.Or(info.Mode, Free)
 	return info
-}
-
-// holders are those of the first key that somebody holds, at most 10, or none if the server does not tell in time.
-func (s *server) holders(ctx context.Context, within time.Duration, keys []string) []Holder {
-	for until, i := time.Now().Add(within), 0; i < len(keys) && time.Now().Before(until); i++ {
-		call := Call{Key: keys[i], KeyAt: 1, Command: []any{"SLOCK.INFO", keys[i], "FULL", "COUNT", 10}}
-		got, err := s.try(ctx, until, call)
-		if err != nil || asError(got.reply) != nil {
-			return nil
-		}
-		if info := infoOf(got.reply); len(info.Holders) > 0 {
-			return info.Holders
-		}
-	}
-	return nil
 }
 
 // Queues tells which locks are waited for whose names begin with the prefix, on all nodes of a cluster, the longest wait
 // first.
 func (l *Locks) Queues(ctx context.Context) ([]Queue, error) {
 	var found []Queue
-	at := map[string]int{} // by the key
+	isKnown := map[string]bool{}
 	// All nodes are asked from the least of their cursors on, so some may tell the same again.
 	for cursor, isDone := uint64(0), false; !isDone; {
 		reply, err := l.query(ctx, "", "SLOCK.QUEUES", "COUNT", 0, "CURSOR", cursor)
 		if err != nil {
 			return nil, err
 		}
-		replies, _ := reply.([]any)
 		cursor, isDone = math.MaxUint64, true
-		for _, reply := range replies {
-			var queues []Queue
-			page, _ := reply.([]any)
-			if len(page) != 2 {
-				continue
-			}
-			if next, err := strconv.ParseUint(page[0].(string), 10, 64); err == nil && next > 0 {
+		for _, reply := range reply.([]any) {
+			page := reply.([]any)
+			if next, _ := strconv.ParseUint(page[0].(string), 10, 64); next > 0 {
 				cursor, isDone = min(cursor, next), false
 			}
+			var queues []Queue
 			fill(reflect.ValueOf(&queues).Elem(), page[1])
 			for _, queue := range queues {
-				if name, ok := strings.CutPrefix(queue.Key, l.settings.prefix); ok {
-					queue.Key = name
-					if _, isKnown := at[name]; !isKnown {
-						at[name], found = len(found), append(found, Queue{})
-					}
-					found[at[name]] = queue
+				name, ok := strings.CutPrefix(queue.Key, l.settings.prefix)
+				if queue.Key = name; ok && !isKnown[name] {
+					isKnown[name], found = true, append(found, queue)
 				}
 			}
 		}
@@ -138,23 +110,19 @@ func (l *Locks) query(ctx context.Context, key string, words ...any) (reply any,
 	if err := l.usable(); err != nil {
 		return nil, err
 	}
-	a := newAttempts(ctx, l.closing, &l.settings, nil)
+	a := newAttempts(ctx, l.closing, nil, l.settings.retryFor)
 	err = a.run(func() error {
-		got, err := l.servers[0].try(ctx, a.limit(), Call{Key: key, KeyAt: 1, Command: words})
+		got := l.servers[0].try(ctx, a.limit, Call{Key: key, KeyAt: 1, Command: words})
 		reply = got.reply
-		replies, _ := reply.([]any)
-		for i := 0; key == "" && i < len(replies) && err == nil; i++ {
-			err = asError(replies[i])
+		_, err := asNumber(got.reply, got.err)
+		items, _ := reply.([]any)
+		for _, item := range items { // the replies of several servers
+			_, refusal := asNumber(item, nil)
+			err = cmp.Or(err, refusal)
 		}
-		return cmp.Or(err, asError(reply))
+		return err
 	})
 	return reply, err
-}
-
-// asError is a reply that is an error, or nil.
-func asError(reply any) error {
-	err, _ := reply.(error)
-	return err
 }
 
 // fill sets a field, or a struct by the names of its fields, from what the server says. What is of another kind is zero.
@@ -172,9 +140,6 @@ func fill(to reflect.Value, reply any) {
 		}
 		to.SetInt(number)
 	case reflect.Slice:
-		if len(items) == 0 {
-			return
-		}
 		to.Set(reflect.MakeSlice(to.Type(), len(items), len(items)))
 		for i, item := range items {
 			fill(to.Index(i), item)

@@ -2,7 +2,7 @@ package slock_test
 
 import (
 	"context"
-	"net"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -12,97 +12,48 @@ import (
 	"slock.example/go"
 )
 
-// silent is a server that accepts connections and never replies.
-func silent(t *testing.T) string {
-	listener := must(net.Listen("tcp", "127.0.0.1:0"))
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			if _, err := listener.Accept(); err != nil {
-				return
-			}
-		}
-	}()
-	return listener.Addr().String()
-}
-
-// full is a server that does not even accept connections: its backlog is full, and the kernel drops what comes.
-func full(t *testing.T) string {
-	socket := must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0))
-	t.Cleanup(func() { _ = syscall.Close(socket) })
-	if err := syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Listen(socket, 0); err != nil {
-		t.Fatal(err)
-	}
-	port := must(syscall.Getsockname(socket)).(*syscall.SockaddrInet4).Port
-	address := (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}).String()
-	for range 100 {
-		connection, err := net.DialTimeout("tcp", address, 100*time.Millisecond)
-		if err != nil {
-			return address
-		}
-		t.Cleanup(func() { _ = connection.Close() })
-	}
-	t.Skip("the backlog does not fill here")
-	return ""
-}
-
+// Each call ends at its limit, or at the deadline of its context, also if the program's client has no time limits.
 func TestEachCallEndsInABlackHole(t *testing.T) {
 	const limit = 500 * time.Millisecond
 	redis.SetLogger(&logged{})
-	w := newWorld(t, redis.Options{})
-	for kind, address := range map[string]string{"silent": silent(t), "full": full(t), "paused": w.Addr} {
-		for name, timeout := range map[string]time.Duration{"the usual time limit": 0, "no time limit": -1} {
-			rdb := redis.NewClient(&redis.Options{Addr: address, ReadTimeout: timeout, WriteTimeout: timeout})
-			defer rdb.Close()
-			locks := slock.New(rdb, slock.RetryFor(limit))
-			job := locks.Write("job")
-			calls := map[string]func(context.Context) error{
-				"Lock":    func(ctx context.Context) error { _, err := job.Lock(ctx); return err },
-				"TryLock": func(ctx context.Context) error { _, err := job.TryLock(ctx); return err },
-				"Wait":    func(ctx context.Context) error { _, err := job.With(slock.Wait(limit / 2)).Lock(ctx); return err },
-				"Do":      func(ctx context.Context) error { return job.Do(ctx, nil) },
-				"Adopt":   func(ctx context.Context) error { _, err := job.Adopt(ctx, "token"); return err },
-				"Release": func(ctx context.Context) error { _, err := locks.Release(ctx, "token", "job"); return err },
-				"Info":    func(ctx context.Context) error { _, err := locks.Info(ctx, "job"); return err },
-				"Queues":  func(ctx context.Context) error { _, err := locks.Queues(ctx); return err },
-			}
-			if kind == "paused" {
-				held := must(locks.Write(name).Lock(t.Context()))
-				calls["Extend"] = func(ctx context.Context) error { return held.Extend(ctx, time.Minute) }
-				ended := make(chan *slock.Hold, 2)
-				for _, key := range []string{"one ", "two "} {
-					ended <- must(locks.Write(key + name).Lock(t.Context()))
+	w := newWorld(t, redis.Options{ReadTimeout: -1, WriteTimeout: -1}, slock.RetryFor(limit))
+	job, held := w.locks.Write("job"), must(w.locks.Write("held").Lock(t.Context()))
+	ended := make(chan *slock.Hold, 2)
+	ended <- must(w.locks.Write("one").Lock(t.Context()))
+	ended <- must(w.locks.Write("two").Lock(t.Context()))
+	w.Pause()
+	defer w.Resume()
+	var all sync.WaitGroup
+	for name, call := range map[string]func(context.Context) error{
+		"Lock":    func(ctx context.Context) error { _, err := job.Lock(ctx); return err },
+		"TryLock": func(ctx context.Context) error { _, err := job.TryLock(ctx); return err },
+		"Wait":    func(ctx context.Context) error { _, err := job.With(slock.Wait(limit / 2)).Lock(ctx); return err },
+		"Do":      func(ctx context.Context) error { return job.Do(ctx, nil) },
+		"Adopt":   func(ctx context.Context) error { _, err := job.Adopt(ctx, "token"); return err },
+		"Release": func(ctx context.Context) error { _, err := w.locks.Release(ctx, "token", "job"); return err },
+		"Info":    func(ctx context.Context) error { _, err := w.locks.Info(ctx, "job"); return err },
+		"Queues":  func(ctx context.Context) error { _, err := w.locks.Queues(ctx); return err },
+		"Extend":  func(ctx context.Context) error { return held.Extend(ctx, time.Minute) },
+		"Unlock":  func(ctx context.Context) error { return (<-ended).Unlock(ctx) },
+	} {
+		all.Add(2)
+		go func() {
+			defer all.Done()
+			within(t, limit, func() { is(t, call(context.Background()), []error{slock.ErrNoAnswer}) })
+		}()
+		go func() {
+			defer all.Done()
+			ctx, cancel := context.WithTimeout(t.Context(), limit/2)
+			defer cancel()
+			within(t, limit/2, func() {
+				if err := call(ctx); err == nil {
+					t.Error(name, "succeeded")
 				}
-				calls["Unlock"] = func(ctx context.Context) error { return (<-ended).Unlock(ctx) }
-				w.Pause()
-			}
-			done := make(chan struct{}, 2*len(calls))
-			for call, run := range calls {
-				go func() {
-					within(t, limit, func() { is(t, run(context.Background()), []error{slock.ErrNoAnswer}) })
-					done <- struct{}{}
-				}()
-				go func() {
-					ctx, cancel := context.WithTimeout(t.Context(), limit/2)
-					defer cancel()
-					within(t, limit/2, func() {
-						if err := run(ctx); err == nil {
-							t.Error(kind, name, call, "succeeded")
-						}
-					})
-					done <- struct{}{}
-				}()
-			}
-			for range 2 * len(calls) {
-				<-done
-			}
-			within(t, limit, func() { _ = locks.Close() })
-			w.Resume()
-		}
+			})
+		}()
 	}
+	all.Wait()
+	within(t, limit, func() { _ = w.locks.Close() })
 }
 
 // Others have the lock, or the server cannot be reached: a program tells these apart.
@@ -125,14 +76,4 @@ func TestBusyIsNotDown(t *testing.T) {
 		_, err := request.Lock(t.Context())
 		is(t, err, []error{slock.ErrNoAnswer, syscall.ECONNREFUSED}, "job", "no reply", "refused")
 	}
-}
-
-// The time for replicas may be longer than that in which other commands are answered.
-func TestTooFewReplicas(t *testing.T) {
-	w := newWorld(t, redis.Options{}, slock.MinReplicas(1, time.Second))
-	within(t, time.Second, func() {
-		_, err := w.locks.Write("job").Lock(t.Context())
-		is(t, err, []error{slock.ErrTooFewReplicas}, "job", "0 of 1")
-	})
-	w.nothingLeft()
 }

@@ -22,69 +22,86 @@ type listener struct {
 
 	mu       sync.Mutex
 	channels map[uint16]*channel // by the slot; without a cluster it is 0
-	tickets  map[string]*ticket  // by the tag
 	denied   time.Time           // until when requests poll, because the user may not use channels
 }
 
 type channel struct {
-	slot  uint16
-	name  string
-	stop  func()
-	since time.Time // without a subscription; zero: it had one
+	slot    uint16
+	name    string
+	stop    func()
+	since   time.Time          // without a subscription; zero: it had one
+	tickets map[string]*ticket // by the tag
 }
 
 // ticket receives the messages for one copy of a request.
 type ticket struct {
-	tag   string
-	slot  uint16
-	heard chan message // with room for all that can come between two looks
+	channel *channel
+	tag     string
+	heard   chan message // with room for all that can come between two looks
 }
 
-// message is what comes to a ticket. If it is again, one may have been missed.
+// message is what comes to a ticket. With errAgain, one may have been missed.
 type message struct {
 	fence int64
 	err   error
-	again bool
 }
 
-func newListener(s *server, changed func()) *listener {
-	return &listener{server: s, changed: changed, channels: map[uint16]*channel{}, tickets: map[string]*ticket{}}
+// ticket is a new ticket for a key, or nil if there is no channel. With open it subscribes to one, and waits for the
+// confirmation of the server, but not for long.
+func (l *listener) ticket(key string, open bool) *ticket {
+	c, isNew := l.channel(key, open)
+	if c == nil {
+		return nil
+	}
+	t := &ticket{c, rand.Text(), make(chan message, 2)}
+	l.mu.Lock()
+	c.tickets[t.tag] = t
+	l.mu.Unlock()
+	if isNew {
+		select {
+		case <-t.heard:
+		case <-time.After(subscribing):
+		}
+	}
+	return t
 }
 
-// channel is the name of the channel for a key, or empty if there is none. With open it subscribes to one.
-func (l *listener) channel(key string, open bool) (name string, isNew bool) {
-	slot := l.slot(key)
+// channel is the channel for a key, or nil if there is none. With open it subscribes to one.
+func (l *listener) channel(key string, open bool) (c *channel, isNew bool) {
+	slot := uint16(0)
+	if l.server.topology.Cluster {
+		slot = slotOf(hashTag(key))
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := l.channels[slot]
-	if time.Now().Before(l.denied) || c == nil && !open {
-		return "", false
+	c = l.channels[slot]
+	switch {
+	case c == nil && !open, time.Now().Before(l.denied):
+		return nil, false
+	case c != nil:
+		return c, false
 	}
-	if c != nil {
-		return c.name, false
+	c = &channel{slot: slot, name: "waits:" + rand.Text(), since: time.Now(), tickets: map[string]*ticket{}}
+	if l.server.topology.Cluster {
+		c.name = "{" + tagIn(slot) + "}." + c.name
 	}
-	c = &channel{slot: slot, name: l.name(slot), since: time.Now()}
 	l.channels[slot] = c
 	c.stop = l.server.transport.Listen(c.name, func(message string, ok bool) {
 		if ok {
-			l.deliver(message)
+			l.deliver(c, message)
 		} else {
 			l.again(c)
 		}
 	})
-	return c.name, true
+	return c, true
 }
 
 // failed notes that a request was refused because of its channel, and tells whether the user may not use it.
-func (l *listener) failed(key string, err error) (isDenied bool) {
+func (l *listener) failed(c *channel, err error) (isDenied bool) {
 	isDenied = code(err) == "NOPERM" && strings.Contains(err.Error(), "channel")
-	if !isDenied && code(err) != "NOSUBSCRIBER" {
-		return false
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := l.channels[l.slot(key)]
-	if c == nil {
+	if !isDenied && code(err) != "NOSUBSCRIBER" || l.channels[c.slot] != c {
 		return isDenied
 	}
 	hasWaited := !c.since.IsZero() && time.Since(c.since) > channelTrial
@@ -104,10 +121,8 @@ func (l *listener) again(c *channel) {
 	l.mu.Lock()
 	wasUp := c.since.IsZero()
 	c.since = time.Time{}
-	for _, t := range l.tickets {
-		if t.slot == c.slot {
-			t.put(message{again: true})
-		}
+	for _, t := range c.tickets {
+		t.put(message{err: errAgain})
 	}
 	l.mu.Unlock()
 	if wasUp && l.server.topology.Failover {
@@ -116,33 +131,24 @@ func (l *listener) again(c *channel) {
 }
 
 // deliver hands a message to its ticket. Others may send to the channel: a tag that is not known is ignored.
-func (l *listener) deliver(payload string) {
+func (l *listener) deliver(c *channel, payload string) {
 	tag, fence, err := readMessage(payload)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t := l.tickets[tag]; t != nil {
-		t.put(message{fence: fence, err: err})
+	if t := c.tickets[tag]; t != nil {
+		t.put(message{fence, err})
 	}
-}
-
-func (l *listener) ticket(key string) *ticket {
-	t := &ticket{tag: rand.Text(), slot: l.slot(key), heard: make(chan message, 4)}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.tickets[t.tag] = t
-	return t
 }
 
 func (l *listener) forget(t *ticket) {
-	if t == nil {
-		return
+	if t != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(t.channel.tickets, t.tag)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.tickets, t.tag)
 }
 
-// put never blocks. If the ticket is full, whoever has it looks soon, and sends the request again.
+// put never blocks. If the ticket is full, who has it looks soon, and sends the request again.
 func (t *ticket) put(m message) {
 	select {
 	case t.heard <- m:
@@ -160,25 +166,13 @@ func (l *listener) close() {
 	clear(l.channels)
 }
 
-// slot is the slot of a key, and 0 without a cluster.
-func (l *listener) slot(key string) uint16 {
-	if !l.server.topology.Cluster {
-		return 0
+// tagIn is a hash tag of the slot.
+func tagIn(slot uint16) string {
+	for n := 0; ; n++ {
+		if tag := strconv.Itoa(n); slotOf(tag) == slot {
+			return tag
+		}
 	}
-	return slotOf(hashTag(key))
-}
-
-// name is a new channel in the slot.
-func (l *listener) name(slot uint16) string {
-	name := "waits:" + rand.Text()
-	if !l.server.topology.Cluster {
-		return name
-	}
-	tag := 0
-	for slotOf(strconv.Itoa(tag)) != slot {
-		tag++
-	}
-	return "{" + strconv.Itoa(tag) + "}." + name
 }
 
 // hashTag is the part of a key that tells its slot.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,7 +21,7 @@ type Locks struct {
 	settings settings
 	report   *reporter
 	holds    sync.Map     // the live ones: *Hold to nothing
-	running  atomic.Int64 // acquisitions
+	running  atomic.Int64 // acquisitions, and goroutines that send the ends of others
 	closing  context.Context
 	begin    context.CancelFunc // of closing
 }
@@ -52,13 +51,16 @@ func NewWith(t Transport, options ...Option) *Locks {
 
 func newLocks(transports []Transport, options []Option) *Locks {
 	l := &Locks{settings: newSettings(options)}
-	l.report = &reporter{hooks: l.settings.hooks.complete(), log: l.settings.log}
+	l.report = &reporter{hooks: l.settings.hooks, log: l.settings.log}
 	l.closing, l.begin = context.WithCancel(context.Background())
 	for _, t := range transports {
 		topology, err := t.Topology()
 		l.problem = cmp.Or(l.problem, err)
-		s := &server{transport: t, topology: topology, settings: &l.settings, report: l.report, closing: l.closing}
-		s.listener = newListener(s, l.confirm)
+		s := &server{
+			transport: t, topology: topology, settings: &l.settings, report: l.report, closing: l.closing, running: &l.running,
+			ending: make(chan struct{}, mostEnding),
+		}
+		s.listener = &listener{server: s, changed: l.confirm, channels: map[uint16]*channel{}}
 		l.servers = append(l.servers, s)
 	}
 	return l
@@ -97,10 +99,7 @@ func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int,
 // still there are lost at the end of their ttl. They may still be released. The program's client stays open.
 func (l *Locks) Close() error {
 	l.begin()
-	isBusy := func() bool {
-		return l.running.Load() > 0 || slices.ContainsFunc(l.servers, func(s *server) bool { return !s.ends.isIdle() })
-	}
-	for end := time.Now().Add(l.settings.retryFor); isBusy() && time.Now().Before(end); {
+	for end := time.Now().Add(l.settings.retryFor); l.running.Load() > 0 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	for _, s := range l.servers {
@@ -142,54 +141,4 @@ func (s *server) follow(key string) {
 	if s.topology.Failover && s.closing.Err() == nil {
 		s.listener.channel(key, true)
 	}
-}
-
-// replicasReply is how long one command waits for replicas, so that its reply comes before it would count as missing.
-const replicasReply = silentAfter / 2
-
-// extend sends an extension, and waits for replicas if it has to.
-func (s *server) extend(ctx context.Context, until time.Time, o owner, e extension) (answer, error) {
-	replicas, last := e.wanted.minReplicas, time.Now().Add(e.wanted.replicaTimeout)
-	if replicas == 0 {
-		return s.number(ctx, until, o.extend(e.ttl, e.fence, true))
-	}
-	for {
-		// WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would
-		// write nothing, and any replica would do.
-		call := o.extend(e.ttl+time.Millisecond, e.fence, true)
-		call.Then = []any{"WAIT", replicas, milliseconds(max(min(time.Until(last), replicasReply), time.Millisecond))}
-		extended := answer{sent: sending()}
-		got, err := s.try(ctx, until.Add(e.wanted.replicaTimeout), call)
-		if err != nil {
-			return extended, err
-		}
-		if extended.number, err = asNumber(got.reply); err != nil || extended.number == 0 {
-			return extended, err
-		}
-		number, err := asNumber(got.then)
-		if err != nil || number >= int64(replicas) {
-			return extended, err
-		}
-		if !time.Now().Before(last) {
-			return extended, failure(ErrTooFewReplicas, o.names, fmt.Sprintf("%d of %d replicas acknowledged", number, replicas))
-		}
-	}
-}
-
-func (s *server) end(ctx context.Context, o owner, fence int64, after time.Duration) (bool, error) {
-	call, within := o.ending(fence, after)
-	var got answer
-	err := ctx.Err()
-	if err == nil {
-		got, err = s.ask(ctx, o.names, s.settings.retryFor, call)
-	}
-	if errors.Is(err, ErrNoAnswer) || err != nil && ctx.Err() != nil {
-		s.deliver(ctx, call, within)
-	}
-	whole := int64(len(o.keys))
-	if after > 0 {
-		whole = 1
-	}
-	// The server does not remember the end of a token of the program's: of two copies the second finds nothing.
-	return got.number == whole || o.given && !got.alone, err
 }

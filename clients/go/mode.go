@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -17,68 +18,62 @@ import (
 // If the upgrade ends without a reply (cancelled, or after its wait), the hold is still valid. Whether it is a reader
 // or the writer then is found out in the background, and Mode tells.
 func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
-	var wanted requestSettings
+	wanted := requestSettings{wait: forever, minReplicas: h.settings.minReplicas, replicaTimeout: h.settings.replicaTimeout}
 	for _, option := range options {
 		option(&wanted)
 	}
-	if wanted.hasWait && wanted.wait < 0 {
-		return invalid("the wait must not be negative, not %s", wanted.wait)
-	}
-	return h.change(Write, func(s *server, was lease) (answer, bool, error) {
-		wanted.ttl, wanted.minReplicas, wanted.replicaTimeout = was.ttl, h.settings.minReplicas, h.settings.replicaTimeout
-		ctx, end := h.under(ctx)
-		defer end()
-		return s.request(ctx, h.owner, h.owner.change(Write, was.ttl, was.fence), &wanted, false)
-	})
+	return h.change(ctx, Write, &wanted)
 }
 
 // Downgrade makes the writer a reader, in one step, with a new fence and no writer in between. It works for one key on
 // one server, and not while another change of mode is open. The hold counts as a reader's from the first attempt on.
 // Without a reply for RetryFor, or if ctx is over before, it fails and goes on in the background.
-func (h *Hold) Downgrade(ctx context.Context) error {
-	return h.change(Read, func(s *server, was lease) (answer, bool, error) {
-		_ = h.update(func(l *lease) { l.mode = Read })
-		got, err := s.ask(ctx, h.owner.names, s.settings.retryFor, h.owner.change(Read, was.ttl, was.fence))
-		return got, errors.Is(err, ErrNoAnswer) || err != nil && ctx.Err() != nil, err
-	})
-}
+func (h *Hold) Downgrade(ctx context.Context) error { return h.change(ctx, Read, &requestSettings{}) }
 
 // change runs a change of mode, unless another one is open. If it is still open after that, it is settled, in the
 // background unless the server replies.
-func (h *Hold) change(to Mode, run func(*server, lease) (got answer, isOpen bool, err error)) error {
+func (h *Hold) change(ctx context.Context, to Mode, wanted *requestSettings) error {
 	s, ok := h.keeper.(*server)
-	if !ok || len(h.owner.keys) > 1 {
+	switch {
+	case !ok || len(h.owner.keys) > 1:
 		return invalid("the mode changes for one key on one server")
-	}
-	if !h.changing.CompareAndSwap(false, true) {
+	case wanted.wait < 0:
+		return invalid("the wait must not be negative, not %s", wanted.wait)
+	case !h.changing.CompareAndSwap(false, true):
 		return invalid("another change of the mode is open")
 	}
-	was, isOpen := h.snapshot(), false
-	err := h.update(func(l *lease) { l.isOpen = true })
+	var was lease
+	isOpen := false
+	err := h.update(func(l *lease) {
+		if was, l.isOpen = *l, true; to == Read {
+			l.mode = Read
+		}
+	})
 	if err == nil {
+		ctx, end := h.under(ctx)
+		wanted.ttl = was.ttl
 		var got answer
-		got, isOpen, err = run(s, was)
-		_ = h.update(func(l *lease) {
-			if err == nil {
+		got, isOpen, err = s.request(ctx, h.owner, h.owner.change(to, was.ttl, was.fence), wanted, false)
+		end()
+		problem := h.update(func(l *lease) {
+			switch {
+			case err == nil:
 				l.grant(to, got)
-			} else if !isOpen {
+			case errors.Is(err, ErrNotHeld) || strings.HasPrefix(err.Error(), "WRONGTYPE"):
+				l.lose(Gone)
+			case !isOpen:
 				l.isOpen = was.isOpen
 			}
 		})
-	}
-	if errors.Is(err, ErrNotHeld) || err != nil && strings.HasPrefix(err.Error(), "WRONGTYPE") {
-		_ = h.update(func(l *lease) { l.lose(Gone) })
-	}
-	if problem := h.Check(); problem != nil {
-		isOpen, err = false, problem
+		err = cmp.Or(problem, err)
 	}
 	settled := make(chan struct{})
 	go func() {
-		if isOpen {
+		defer close(settled)
+		if isOpen && h.Check() == nil {
 			h.settle(s, to, was)
 		}
 		h.changing.Store(false)
-		close(settled)
 	}()
 	if !isOpen || errors.Is(err, ErrTimedOut) { // the server replies, so it is not for long
 		select {

@@ -40,9 +40,7 @@ func (o locksOption) apply(s *settings) { o(s) }
 type requestSettings struct {
 	ttl            time.Duration
 	wait           time.Duration
-	hasWait        bool
-	limit          int
-	hasLimit       bool
+	limit          int // noLimit: none
 	metadata       string
 	noRenewal      bool
 	maxHold        time.Duration
@@ -53,6 +51,9 @@ type requestSettings struct {
 	replicaTimeout time.Duration
 	label          string
 }
+
+// noLimit is the limit of a request without one.
+const noLimit = math.MinInt
 
 type settings struct {
 	request                requestSettings
@@ -73,7 +74,9 @@ type settings struct {
 
 func newSettings(options []Option) settings {
 	s := settings{
-		request:      requestSettings{ttl: 10 * time.Second, replicaTimeout: time.Second, metadata: processName()},
+		request: requestSettings{
+			ttl: 10 * time.Second, wait: forever, limit: noLimit, replicaTimeout: time.Second, metadata: processName(),
+		},
 		retryFor:     3 * time.Second,
 		retryWaitFor: time.Minute,
 		log:          slog.Default(),
@@ -93,11 +96,8 @@ func (s *settings) counted(ttl time.Duration) time.Duration {
 
 // processName is the metadata of requests that have none: it tells an operator where to look for the owner.
 func processName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return fmt.Sprintf("host=%s pid=%d", host, os.Getpid())
+	host, _ := os.Hostname()
+	return fmt.Sprintf("host=%s pid=%d", cmp.Or(host, "unknown"), os.Getpid())
 }
 
 // leastTTL is the shortest ttl. A hold counts as valid for a little more than 1 ms less.
@@ -109,13 +109,11 @@ func TTL(ttl time.Duration) RequestOption { return func(s *requestSettings) { s.
 
 // Wait sets how long Lock waits at most. A deadline of the context ends the wait too, whichever comes first. Without
 // either, Lock waits until the lock is granted. With a wait of zero, Lock sends the request once.
-func Wait(wait time.Duration) RequestOption {
-	return func(s *requestSettings) { s.wait, s.hasWait = wait, true }
-}
+func Wait(wait time.Duration) RequestOption { return func(s *requestSettings) { s.wait = wait } }
 
 // Limit lets at most n readers hold the lock at once: a semaphore of n permits, 1 or more. It is for reading only. Give
 // all requests for a key the same limit.
-func Limit(n int) RequestOption { return func(s *requestSettings) { s.limit, s.hasLimit = n, true } }
+func Limit(n int) RequestOption { return func(s *requestSettings) { s.limit = n } }
 
 // Metadata sets a text of at most 1024 bytes that SLOCK.INFO key FULL shows with the hold and while it waits. The
 // default names the host and the process.
@@ -225,11 +223,11 @@ func (s *requestSettings) check(keys []string, mode Mode) error {
 		return invalid("a request needs 1 to 1024 keys, not %d", len(keys))
 	case slices.Contains(keys, ""):
 		return invalid("a key must not be empty")
-	case s.hasWait && s.wait < 0:
+	case s.wait < 0:
 		return invalid("the wait must not be negative, not %s", s.wait)
-	case s.hasLimit && (s.limit < 1 || s.limit > math.MaxInt32):
+	case s.limit != noLimit && (s.limit < 1 || s.limit > math.MaxInt32):
 		return invalid("the limit must be 1 to %d, not %d", math.MaxInt32, s.limit)
-	case s.hasLimit && mode != Read:
+	case s.limit != noLimit && mode != Read:
 		return invalid("a limit is for reading only")
 	case len(s.metadata) > 1024:
 		return invalid("the metadata must have at most 1024 bytes, not %d", len(s.metadata))

@@ -3,7 +3,6 @@ package slock
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 )
@@ -16,7 +15,7 @@ func TestValidityIsCounted(t *testing.T) {
 	if got := quorum.counted(10 * time.Second); got != 9898*time.Millisecond {
 		t.Error(got)
 	}
-	l := lease{ttl: time.Minute, counted: single.counted}
+	l := lease{ttl: time.Minute, settings: single}
 	l.grant(Write, answer{number: 1, sent: 1000})
 	until := l.until
 	l.lengthen(1000, time.Second) // an extension to less
@@ -37,7 +36,7 @@ type extended struct {
 	before func()
 }
 
-func (k extended) extend(context.Context, time.Time, owner, extension) (answer, error) {
+func (k extended) extend(context.Context, time.Time, owner, time.Duration, int64, *requestSettings) (answer, error) {
 	k.before()
 	return answer{number: k.number, sent: now()}, nil
 }
@@ -56,32 +55,5 @@ func TestAnswersCountForTheirFence(t *testing.T) {
 	h.keeper = extended{number: 0, before: func() {}}
 	if err := h.Extend(t.Context(), time.Minute); !errors.Is(err, ErrLost) {
 		t.Error(err)
-	}
-}
-
-func TestChannelsAreInTheSlotOfTheirKey(t *testing.T) {
-	if got := slotOf("123456789"); got != 0x31c3 { // by the Redis Cluster specification
-		t.Error(got)
-	}
-	l := listener{server: &server{topology: Topology{Cluster: true}}}
-	for _, key := range []string{"job", "{user}:job", "a{}b", "a{b", "a}b", "}", "{a}{b}", "}{x}"} {
-		slot := l.slot(key)
-		name := l.name(slot)
-		if slotOf(hashTag(name)) != slot || !strings.Contains(name, "}.waits:") {
-			t.Error(key, name)
-		}
-	}
-}
-
-func TestMessages(t *testing.T) {
-	for text, want := range map[string]string{"7 tag": "tag 7", "0 tag": "tag 0", "-DEADLOCK tag": "tag 0 DEADLOCK"} {
-		tag, number, err := readMessage(text)
-		got := strings.TrimSpace(tag + " " + string(rune('0'+number)) + " " + code(err))
-		if got != want {
-			t.Error(text, got)
-		}
-	}
-	if _, _, err := readMessage("no message"); err == nil {
-		t.Error("it was understood")
 	}
 }

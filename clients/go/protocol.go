@@ -31,7 +31,7 @@ type owner struct {
 
 // newOwner is the owner with this token, or with one that is drawn if it is empty.
 func newOwner(names []string, prefix, token string) owner {
-	o := owner{names: names, keys: names, token: token, given: token != "", words: make([]any, 0, len(names)+1)}
+	o := owner{names: names, keys: names, token: token, given: token != ""}
 	if !o.given {
 		o.token = rand.Text()
 	}
@@ -41,6 +41,7 @@ func newOwner(names []string, prefix, token string) owner {
 			o.keys[i] = prefix + name
 		}
 	}
+	o.words = make([]any, 0, len(o.keys)+1)
 	for _, key := range o.keys {
 		o.words = append(o.words, key)
 	}
@@ -48,13 +49,14 @@ func newOwner(names []string, prefix, token string) owner {
 	return o
 }
 
-// command is a command for one key or for several, by its two names, with room for the rest.
-func (o owner) command(single, several string, room int) Call {
-	words := make([]any, 0, 2+len(o.words)+room)
-	if len(o.keys) == 1 && single != "" {
-		return Call{Key: o.keys[0], KeyAt: 1, Command: append(append(words, single), o.words...)}
+// command is a command for one key or for several, by its two names.
+func (o owner) command(single, several string, arguments ...any) Call {
+	words := make([]any, 0, 6+len(o.words)+len(arguments))
+	call := Call{Key: o.keys[0], KeyAt: 1, Command: append(words, single)}
+	if len(o.keys) > 1 || single == "" {
+		call.KeyAt, call.Command = 2, append(words, several, len(o.keys))
 	}
-	return Call{Key: o.keys[0], KeyAt: 2, Command: append(append(words, several, len(o.keys)), o.words...)}
+	return call.add(o.words...).add(arguments...)
 }
 
 // add adds arguments to the command, which nobody else has yet.
@@ -69,11 +71,11 @@ func (o owner) lock(mode Mode, s *requestSettings) Call {
 	if mode == Read {
 		single, several = "SLOCK.RLOCK", "SLOCK.MRLOCK"
 	}
-	c := o.command(single, several, 5).add(milliseconds(s.ttl))
+	c := o.command(single, several, milliseconds(s.ttl))
 	if s.metadata != "" {
 		c = c.add("META", s.metadata)
 	}
-	if s.hasLimit {
+	if s.limit != noLimit {
 		c = c.add("LIMIT", s.limit)
 	}
 	return c
@@ -81,13 +83,13 @@ func (o owner) lock(mode Mode, s *requestSettings) Call {
 
 // adopt gives the fence of what the token holds in the mode, and never takes a lock.
 func (o owner) adopt(mode Mode, ttl time.Duration) Call {
-	return o.lock(mode, &requestSettings{ttl: ttl}).add("XX")
+	return o.lock(mode, &requestSettings{ttl: ttl, limit: noLimit}).add("XX")
 }
 
 // extend has the hold with the fence, or whatever the token holds if it is 0, end a ttl from now. If it only lengthens,
 // it does no harm when it arrives late.
 func (o owner) extend(ttl time.Duration, fence int64, lengthens bool) Call {
-	c := o.command("SLOCK.EXTEND", "SLOCK.MEXTEND", 4).add(milliseconds(ttl))
+	c := o.command("SLOCK.EXTEND", "SLOCK.MEXTEND", milliseconds(ttl))
 	if c.Reserved = lengthens; lengthens {
 		c = c.add("GT")
 	}
@@ -100,11 +102,11 @@ func (o owner) change(to Mode, ttl time.Duration, fence int64) Call {
 	if to == Read {
 		name = "SLOCK.DOWNGRADE"
 	}
-	return o.command(name, "", 3).add(milliseconds(ttl)).fenced(fence)
+	return o.command(name, "", milliseconds(ttl)).fenced(fence)
 }
 
 // withdraw ends a waiting upgrade.
-func (o owner) withdraw() Call { return o.command("SLOCK.CANCEL", "", 0) }
+func (o owner) withdraw() Call { return o.command("SLOCK.CANCEL", "") }
 
 // ending ends the acquisition: the server withdraws what waits, releases what is held, and refuses what arrives later. A
 // token of the program's may be in use for another hold: it is not refused, and of it the hold with the fence ends, if
@@ -113,7 +115,7 @@ func (o owner) ending(fence int64, after time.Duration) (call Call, within time.
 	if after > 0 {
 		return o.extend(after, fence, false), after
 	}
-	call = o.command("", "SLOCK.MUNLOCK", 2)
+	call = o.command("", "SLOCK.MUNLOCK")
 	if !o.given {
 		return call.add("REFUSE", refuseFor.Milliseconds()), refuseFor
 	}
@@ -160,7 +162,7 @@ func passes(err error) bool {
 	case *ReplyError:
 		return slices.Contains(passing, code(reply)) || strings.Contains(reply.Error(), "max number of clients reached")
 	}
-	return err != nil && err != errLeft
+	return err != nil && err != errTimedOut
 }
 
 // kinds are the errors that the server names by their code.
@@ -169,14 +171,14 @@ var kinds = map[string]error{
 	"REFUSED": ErrRefused,
 }
 
-// explain gives an error reply its kind. Others become those of the Redis client library.
-func explain(err error) error {
+// explain gives an error reply about names its kind. Others become those of the Redis client library.
+func explain(err error, names []string) error {
 	reply, ok := err.(*ReplyError)
 	switch kind := kinds[code(err)]; {
 	case !ok:
 		return err
 	case kind != nil:
-		return failure(kind, nil, reply.Error(), reply.Err)
+		return failure(kind, names, reply.Error(), reply.Err)
 	case strings.Contains(strings.ToLower(reply.Error()), "unknown command"):
 		return failure(ErrModuleNotLoaded, nil, "the server has not loaded the SLOCK module: start it with"+
 			" --loadmodule /path/to/libslock.so, or run MODULE LOAD /path/to/libslock.so", reply.Err)

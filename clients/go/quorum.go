@@ -3,6 +3,7 @@ package slock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -24,13 +25,11 @@ type NodeReply struct {
 }
 
 func (r NodeReply) String() string {
-	switch {
-	case r.Err != nil:
-		return r.Node + ": " + r.Err.Error()
-	case r.Granted:
-		return r.Node + ": granted"
+	text := map[bool]string{true: "granted", false: "refused"}[r.Granted]
+	if r.Err != nil {
+		text = r.Err.Error()
 	}
-	return r.Node + ": refused"
+	return r.Node + ": " + text
 }
 
 // NewQuorumWith makes a Locks over Transports of independent servers. NewQuorum does that for clients of go-redis.
@@ -54,44 +53,33 @@ type quorum struct {
 // tally is the replies of all nodes. Those that have not replied have errSilent.
 type tally []NodeReply
 
-func (t tally) count() (granted, refused, silent, final int) {
+func (t tally) count(is func(r NodeReply) bool) (n int) {
 	for _, r := range t {
-		switch {
-		case r.Granted:
-			granted++
-		case r.Err == nil:
-			refused++
-		case r.Err == errSilent:
-			silent++
-		case !passes(r.Err):
-			final++
+		if is(r) {
+			n++
 		}
 	}
-	return granted, refused, silent, final
+	return n
 }
 
+func (t tally) granted() int { return t.count(func(r NodeReply) bool { return r.Granted }) }
+
 // isGranted tells whether a majority granted.
-func (t tally) isGranted() bool {
-	granted, _, _, _ := t.count()
-	return granted > len(t)/2
-}
+func (t tally) isGranted() bool { return t.granted() > len(t)/2 }
 
 // isRefused tells whether others have the lock at so many nodes that there can be no majority, whatever the others say.
 func (t tally) isRefused() bool {
-	_, refused, _, _ := t.count()
-	return refused > (len(t)-1)/2
+	return t.count(func(r NodeReply) bool { return !r.Granted && r.Err == nil }) > (len(t)-1)/2
 }
 
 // isLost tells whether a majority is out of reach.
 func (t tally) isLost() bool {
-	granted, _, silent, _ := t.count()
-	return granted+silent <= len(t)/2
+	return t.count(func(r NodeReply) bool { return r.Granted || r.Err == errSilent }) <= len(t)/2
 }
 
 // isFinal tells whether a majority of nodes gives errors that stay.
 func (t tally) isFinal() bool {
-	_, _, _, final := t.count()
-	return final > len(t)/2
+	return t.count(func(r NodeReply) bool { return r.Err != nil && !passes(r.Err) }) > len(t)/2
 }
 
 func (t tally) isCertain() bool { return t.isGranted() || t.isRefused() }
@@ -110,11 +98,10 @@ func (t tally) missed(keys []string, began time.Duration, ended error) error {
 
 func (q *quorum) acquire(ctx context.Context, r *Request, try bool) (taken, error) {
 	var last tally
-	v := q.votes(r)
-	began, a := sending(), newAttempts(ctx, q.closing, q.settings, r.keys)
-	a.wait(r.settings, try)
+	var v *votes
+	began, a := sending(), newAttempts(ctx, q.closing, r.keys, q.settings.retryFor)
+	a.wait(r.settings.wait, try)
 	a.polling = q.settings.strategy
-	a.failed = func(bool) error { return last.missed(r.keys, began, overErr(ctx)) }
 	err := a.run(func() error {
 		v = q.votes(r) // with another token
 		got, isGranted := v.attempt(ctx)
@@ -128,25 +115,31 @@ func (q *quorum) acquire(ctx context.Context, r *Request, try bool) (taken, erro
 		switch {
 		case isRefused && try:
 			return failure(ErrNotAcquired, r.keys, "the lock is held")
-		case ctx.Err() == nil && (a.once || got.isFinal()):
-			return a.failed(false)
+		case a.once || got.isFinal():
+			return errTimedOut
 		case isRefused:
-			a.last, a.contact = nil, time.Now()
+			a.reached(q.settings.retryWaitFor)
+			a.last = nil
 		default:
 			a.last = errSilent
 		}
 		return errPoll
 	})
-	return taken{v, v.owner, answer{sent: v.sent}}, err
+	if err == errTimedOut || errors.Is(err, ErrNoAnswer) {
+		err = last.missed(r.keys, began, overErr(ctx))
+	}
+	if err != nil {
+		return taken{}, err
+	}
+	return taken{v, v.owner, answer{sent: v.sent}}, nil
 }
 
 func (q *quorum) release(ctx context.Context, r *Request) (int, error) {
 	got := q.votes(r).release(ctx, all, 0)
 	if ctx.Err() != nil {
-		return 0, ended(ctx)
+		return 0, ctx.Err()
 	}
-	granted, _, _, _ := got.count()
-	return granted, nil
+	return got.granted(), nil
 }
 
 // votes are what the nodes gave one owner: the keeper of a hold.
@@ -154,30 +147,15 @@ type votes struct {
 	quorum  *quorum
 	request *Request
 	owner   owner
-	sent    time.Duration // before the first command was sent
-	nodes   []vote
+	sent    time.Duration  // before the first command was sent
+	fences  []atomic.Int64 // of the nodes; 0: none
 }
 
-// vote is what one node gave.
-type vote struct {
-	server *server
-	fence  atomic.Int64 // 0: none
-}
+// question asks a node, which gave a fence before or 0, and tells whether it grants.
+type question func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error)
 
 func (q *quorum) votes(r *Request) *votes {
-	v := &votes{quorum: q, request: r, owner: r.owner(), sent: sending(), nodes: make([]vote, len(q.nodes))}
-	for i, n := range q.nodes {
-		v.nodes[i].server = n
-	}
-	return v
-}
-
-func (v *votes) fences() []int64 {
-	fences := make([]int64, len(v.nodes))
-	for i := range v.nodes {
-		fences[i] = v.nodes[i].fence.Load()
-	}
-	return fences
+	return &votes{quorum: q, request: r, owner: r.owner(), sent: sending(), fences: make([]atomic.Int64, len(q.nodes))}
 }
 
 // all waits for all nodes.
@@ -185,43 +163,39 @@ func all(tally) bool { return false }
 
 // ask asks all nodes at once. It gives the replies that came until they were enough, or ctx was over, or the time for
 // nodes. By default that is a twentieth of the ttl, within bounds; a node that has not replied by then may still do so.
-func (v *votes) ask(
-	ctx context.Context, isEnough func(tally) bool,
-	node func(ctx context.Context, until time.Time, n *vote) (bool, error),
-) tally {
+func (v *votes) ask(ctx context.Context, isEnough func(tally) bool, ask question) tally {
 	s, ttl := v.quorum.settings, v.request.settings.ttl
 	timeout := cmp.Or(max(s.nodeTimeout, 0), min(max(ttl/20, 50*time.Millisecond), s.retryFor))
 	until := time.Now().Add(min(timeout, ttl*9/10))
-	got, came := make(tally, len(v.nodes)), make(chan func(), len(v.nodes))
-	for i := range v.nodes {
-		n := &v.nodes[i]
-		got[i] = NodeReply{Node: n.server.topology.Name, Err: errSilent}
+	got, came := make(tally, len(v.fences)), make(chan func(), len(v.fences))
+	for i, n := range v.quorum.nodes {
+		got[i] = NodeReply{Node: n.topology.Name, Err: errSilent}
 		go func() {
-			granted, err := node(context.WithoutCancel(ctx), until, n)
+			granted, err := ask(context.WithoutCancel(ctx), until, n, &v.fences[i])
 			came <- func() { got[i].Granted, got[i].Err = granted && err == nil, err }
 		}()
 	}
-	for range v.nodes {
+	for range got {
 		select {
 		case note := <-came:
-			if note(); !isEnough(got) {
-				continue
+			if note(); isEnough(got) {
+				return slices.Clone(got)
 			}
 		case <-ctx.Done():
+			return slices.Clone(got)
 		}
-		break
 	}
-	return slices.Clone(got)
+	return got
 }
 
 // take sends a node a command that gives a fence or 0.
-func (n *vote) take(ctx context.Context, until time.Time, call Call) (bool, error) {
-	got, err := n.server.number(ctx, until, call)
+func take(ctx context.Context, until time.Time, n *server, fence *atomic.Int64, call Call) (bool, error) {
+	got, err := n.number(ctx, until, call)
 	if word := code(err); word == "WRONGMODE" || word == "NOTHELD" || word == "WRONGTYPE" {
 		err = nil
 	}
 	if err == nil {
-		n.fence.Store(got.number)
+		fence.Store(got.number)
 	}
 	return got.number > 0, err
 }
@@ -232,8 +206,8 @@ func (v *votes) attempt(ctx context.Context) (got tally, isGranted bool) {
 	if v.quorum.settings.failFast {
 		isEnough = func(t tally) bool { return t.isGranted() || t.isLost() }
 	}
-	got = v.ask(ctx, isEnough, func(ctx context.Context, until time.Time, n *vote) (bool, error) {
-		return n.take(ctx, until, call)
+	got = v.ask(ctx, isEnough, func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error) {
+		return take(ctx, until, n, fence, call)
 	})
 	if got.isGranted() && now()-v.sent < v.quorum.settings.counted(v.request.settings.ttl) {
 		return got, true // the other nodes may still grant
@@ -246,21 +220,23 @@ func (v *votes) attempt(ctx context.Context) (got tally, isGranted bool) {
 
 // extend counts the nodes that still have the hold with the fence that they gave. All are sent the command that asks for
 // the lock: for the same owner token it extends the hold, and it brings a node back that has lost it.
-func (v *votes) extend(ctx context.Context, _ time.Time, o owner, e extension) (answer, error) {
-	settings := *e.wanted
-	settings.ttl = e.ttl
+func (v *votes) extend(
+	ctx context.Context, _ time.Time, o owner, ttl time.Duration, _ int64, wanted *requestSettings,
+) (answer, error) {
+	settings := *wanted
+	settings.ttl = ttl
 	call, sent := o.lock(v.request.mode, &settings), sending()
 	call.Reserved = true
-	got := v.ask(ctx, tally.isCertain, func(ctx context.Context, until time.Time, n *vote) (bool, error) {
-		before := n.fence.Load()
-		_, err := n.take(ctx, until, call)
+	got := v.ask(ctx, tally.isCertain, func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error) {
+		before := fence.Load()
+		_, err := take(ctx, until, n, fence, call)
 		if code(err) == "GRACE" {
 			return false, nil // it gives no new hold, so it has not got this one
 		}
-		return before != 0 && n.fence.Load() == before, err
+		return before != 0 && fence.Load() == before, err
 	})
-	is, err := v.outcome(ctx, got, sent)
-	if is {
+	isHeld, err := v.outcome(got, sent)
+	if isHeld {
 		return answer{number: 1, sent: sent}, err
 	}
 	return answer{sent: sent}, err
@@ -268,27 +244,28 @@ func (v *votes) extend(ctx context.Context, _ time.Time, o owner, e extension) (
 
 // end releases on all nodes, or has the hold end after a time.
 func (v *votes) end(ctx context.Context, _ owner, _ int64, after time.Duration) (bool, error) {
-	return v.outcome(ctx, v.release(ctx, tally.isCertain, after), sending())
+	wasHeld, err := v.outcome(v.release(ctx, tally.isCertain, after), sending())
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return wasHeld, err
 }
 
 // outcome is what a majority says.
-func (v *votes) outcome(ctx context.Context, got tally, sent time.Duration) (isGranted bool, err error) {
-	switch {
-	case got.isCertain():
+func (v *votes) outcome(got tally, sent time.Duration) (isGranted bool, err error) {
+	if got.isCertain() {
 		return got.isGranted(), nil
-	case ctx.Err() != nil:
-		return false, errLeft
 	}
 	return false, got.missed(v.owner.names, sent, nil)
 }
 
 // release ends the hold at all nodes, in the background at those that do not reply in time.
 func (v *votes) release(ctx context.Context, isEnough func(tally) bool, after time.Duration) tally {
-	return v.ask(ctx, isEnough, func(ctx context.Context, until time.Time, n *vote) (bool, error) {
-		call, within := v.owner.ending(n.fence.Swap(0), after)
-		got, err := n.server.number(ctx, until, call)
+	return v.ask(ctx, isEnough, func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error) {
+		call, within := v.owner.ending(fence.Swap(0), after)
+		got, err := n.number(ctx, until, call)
 		if passes(err) {
-			n.server.deliver(ctx, call, within)
+			n.deliver(ctx, call, within)
 		}
 		return got.number > 0, err
 	})

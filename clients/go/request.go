@@ -34,8 +34,8 @@ func (r Request) With(options ...RequestOption) Request {
 // server: after RetryFor if there never was one, else after RetryWaitFor. A Lock that failed leaves neither a hold nor a
 // place in the queue: what has to be sent for that is sent in the background.
 //
-// A quorum polls. Its error is ErrTimedOut if a majority of nodes refused, and else ErrQuorumMissed; errors.As finds a
-// *QuorumError in it, which has the reply of each node.
+// A quorum polls. Its error is ErrTimedOut if a majority of nodes refused, and else ErrQuorumMissed; errors.As finds an
+// *Error in it, which has the reply of each node.
 //
 // The hold outlives ctx. It has to be released.
 func (r Request) Lock(ctx context.Context) (*Hold, error) { return r.acquire(ctx, false) }
@@ -51,7 +51,10 @@ func (r Request) acquire(ctx context.Context, try bool) (*Hold, error) {
 	defer r.locks.running.Add(-1)
 	began, values := time.Now(), context.WithoutCancel(ctx)
 	got, err := r.locks.backend.acquire(ctx, &r, try)
-	r.locks.report.hooks.Waited(values, r.settings.labelFor(r.keys), time.Since(began), outcome(err))
+	if r.adopts && (errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrWrongMode)) {
+		err = notHeld(r.keys)
+	}
+	r.locks.report.waited(values, r.settings.labelFor(r.keys), began, err)
 	if err != nil {
 		return nil, err
 	}
@@ -76,17 +79,7 @@ func (r Request) Do(ctx context.Context, work func(ctx context.Context) error) e
 func (r Request) Adopt(ctx context.Context, token string) (*Hold, error) {
 	r = r.With(Token(token))
 	r.adopts = true
-	if err := r.check(); err != nil {
-		return nil, err
-	}
-	got, err := r.locks.backend.acquire(ctx, &r, true)
-	if errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrWrongMode) {
-		err = notHeld(r.keys)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return r.locks.hold(context.WithoutCancel(ctx), &r, got), nil
+	return r.acquire(ctx, true)
 }
 
 // HoldFrom gives the hold under which Do runs the work of this context.

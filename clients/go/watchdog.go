@@ -15,11 +15,9 @@ const (
 // watch looks after a new hold.
 func (l *Locks) watch(h *Hold) {
 	l.holds.Store(h, nil)
-	if !h.settings.noRenewal {
-		h.mu.Lock()
-		h.setTimer(sending())
-		h.mu.Unlock()
-	}
+	h.mu.Lock()
+	h.setTimer(h.lease.granted)
+	h.mu.Unlock()
 	l.servers[0].follow(h.owner.keys[0])
 }
 
@@ -37,10 +35,7 @@ func (h *Hold) setTimer(at time.Duration) {
 	if h.settings.noRenewal && h.ctx == nil {
 		return
 	}
-	due := h.lease.until
-	if most := h.settings.maxHold; most > 0 {
-		due = min(due, h.lease.granted+most)
-	}
+	due := min(h.lease.until, h.lease.last)
 	if h.isRenewed() {
 		due = min(due, h.lease.renewAt)
 	}
@@ -58,10 +53,12 @@ func (h *Hold) isRenewed() bool { return !h.settings.noRenewal && h.locks.closin
 func (h *Hold) look() {
 	at, isDue, isLong := now(), false, false
 	_ = h.updateAt(at, func(l *lease) {
-		if isDue = h.isRenewed() && at >= l.renewAt; isDue {
+		isDue, isLong = h.isRenewed() && at >= l.renewAt, at >= l.warnAt
+		if isDue {
 			l.renewAt = at + l.ttl/10 // unless this one succeeds
-			isLong = !l.isLong && at-l.granted > longHold && h.settings.maxHold == 0
-			l.isLong = l.isLong || isLong
+		}
+		if isLong {
+			l.warnAt = l.last
 		}
 	})
 	if isLong {
@@ -73,7 +70,7 @@ func (h *Hold) look() {
 		ttl := h.snapshot().ttl
 		err := h.extend(h.values, time.Now().Add(min(ttl/4, h.Remaining())), ttl)
 		if err != nil && h.Check() == nil {
-			h.locks.report.hooks.RenewalFailed(h.values, h.label(), explain(err))
+			tell(h.locks.report.hooks.RenewalFailed, h.values, h.label(), explain(err, h.owner.names))
 		}
 	}
 }

@@ -84,6 +84,5 @@ func (l *Lock) Release(ctx context.Context) error {
 // run does what the action says, and returns the script's number.
 func (l *Lock) run(ctx context.Context, action string, ttl ...any) (int64, error) {
 	arguments := append([]any{action, l.token, l.metadata}, ttl...)
-	number, err := script.Run(ctx, l.client, l.distinct, arguments...).Int64()
-	return number, explain(err)
+	return script.Run(ctx, l.client, l.distinct, arguments...).Int64()
 }

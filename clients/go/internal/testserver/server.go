@@ -68,14 +68,7 @@ func Need(t testing.TB) {
 func New(t testing.TB, arguments ...string) *Server {
 	t.Helper()
 	Need(t)
-	return NewPlain(t, append([]string{"--loadmodule", module}, arguments...)...)
-}
-
-// NewPlain starts a server without the module.
-func NewPlain(t testing.TB, arguments ...string) *Server {
-	t.Helper()
-	Need(t)
-	s, err := start(arguments...)
+	s, err := start(append([]string{"--loadmodule", module}, arguments...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
