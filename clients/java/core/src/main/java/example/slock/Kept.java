@@ -142,7 +142,7 @@ final class Kept {
 
   /** Ends a live hold here, before anything is sent. Else it gives what had ended it. */
   SlockException finish() {
-    Supplier<SlockException> over = () -> new SlockException.NotHeld(owner.names(), "the owner token does not hold the lock for " + mode, null);
+    Supplier<SlockException> over = () -> new SlockException.NotHeld(owner.names(), mode);
     SlockException problem = update(() -> ending = over);
     return ending == over ? null : problem;
   }
@@ -185,7 +185,7 @@ final class Kept {
       return;
     } else if (now >= warnAt) {
       warnAt = Clock.NEVER;
-      locks.report.heldLong(request.label(), owner.names());
+      locks.report.warn("a lock is held for more than an hour, and has no maxHold", request.label(), owner.names());
     }
     if (extending.get().isDone()) {
       long patience = Math.min(Math.max(ttl / 4, Server.TRY / 2), Server.TRY);
@@ -201,7 +201,7 @@ final class Kept {
   void abandon() {
     if (finish() == null && settings.isRenewed) {
       keeper.endLater(owner, named(), least());
-      locks.report.abandoned(request.label(), owner.names());
+      locks.report.warn("a hold that nobody refers to any more was not released; it is released now", request.label(), owner.names());
     }
   }
 
@@ -245,13 +245,16 @@ final class Kept {
 
   CompletableFuture<Void> release() {
     SlockException problem = finish();
-    return problem != null ? CompletableFuture.failedFuture(problem) : keeper.end(owner, named(), least()).handle((wasHeld, failure) -> {
+    if (problem != null) {
+      return CompletableFuture.failedFuture(problem);
+    }
+    return keeper.end(owner, named(), least()).handle((wasHeld, failure) -> {
       if (failure != null) {
         locks.report.releaseFailed(request.label(), owner.names(), unwrap(failure));
         throw Protocol.failure(unwrap(failure));
       } else if (!wasHeld) {
         lose(Reason.GONE);
-        SlockException.Lost loss = (SlockException.Lost) check();
+        SlockException.Lost loss = (SlockException.Lost) ending.get();
         locks.report.lost(request.label(), loss);
         throw loss;
       }
@@ -301,9 +304,8 @@ final class Kept {
       CompletableFuture<Void> settled = isUnsettled && problem == null ? settle(server, to, acquisition)
           : CompletableFuture.completedFuture(null);
       settled.whenComplete((done, none) -> closeChange());
-      CompletableFuture<Void> end = settled.copy()
-          .completeOnTimeout(null, error instanceof SlockException.TimedOut ? ServerAcquisition.LATE_REPLY : 0, TimeUnit.NANOSECONDS);
-      return end.<Void>handle((done, none) -> {
+      long most = error instanceof SlockException.TimedOut ? ServerAcquisition.LATE_REPLY : 0;
+      return settled.copy().completeOnTimeout(null, most, TimeUnit.NANOSECONDS).<Void>handle((done, none) -> {
         if (problem != null || error != null) {
           throw Protocol.failure(problem != null ? problem : error);
         }

@@ -204,7 +204,7 @@ public final class Locks implements AutoCloseable {
   CompletableFuture<Hold> adopt(Request request) {
     return backend.adopt(request).thenApply(grant -> {
       if (grant == null) {
-        throw new SlockException.NotHeld(request.keys, "the owner token does not hold the lock for " + request.mode, null);
+        throw new SlockException.NotHeld(request.keys, request.mode);
       }
       return new Hold(new Kept(request, grant));
     });

@@ -102,6 +102,10 @@ public class SlockException extends RuntimeException {
 
   /** The owner token does not hold all the keys, for example because the hold was released or detached. */
   public static final class NotHeld extends SlockException {
+    NotHeld(List<String> keys, Mode mode) {
+      this(keys, "the owner token does not hold the lock for " + mode, null);
+    }
+
     /** About these keys. */
     public NotHeld(List<String> keys, String text, Throwable cause) {
       super(keys, text, cause);

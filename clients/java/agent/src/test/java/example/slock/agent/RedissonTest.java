@@ -41,52 +41,92 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Timeout(120)
 class RedissonTest {
   /**
-   * A row is the name of a test and its steps. A step is a thread, and what it does with its view of the lock, or of the lock for
+   * A row is the name of a test, and its steps. A step is a thread, and what it does with its view of the lock, or of the lock for
    * reading or writing; times are in ms. What follows {@code =} is the result, or between which numbers it is. What follows
    * {@code in} is how long it takes. {@code …} begins a step, and {@code ends} waits for its end. Threads use Lettuce; J uses Jedis.
    */
   private static final String ROWS = """
-      testLockIsNotRenewedAfterInterruptedTryLock: B tryLockInterrupted = true, B unlock, A isLocked = false
-      testRemainTimeToLive: A lock(3600000), A ttl = 3540000..3600000, A unlock, A ttl = -2, A lock, A ttl = 1..2000, A unlock
-      testRemainTimeToLive2: A lock(10000), A lock(10000), A lock(10000), A unlock, A unlock, A ttl = 5001..10000, A isHeld = true
-      testTryLockWait: J lock, A tryLock(500) = false in 490..1500, J unlock, A tryLock(500) = true
-      testLockUninterruptibly: A lock, B lock…, server waiters = 1, B interrupt, A pause(300), A unlock, B ends = interrupted, B unlock
-      testForceUnlock: A lock, A forceUnlock = true, A isLocked = false, A isHeld = false, B forceUnlock = false, A unlock = fails
-      testForceUnlock of another: J lock, A forceUnlock = true, A lock, A unlock
-      testExpire: A lock(1000), B lock in 800..3000, B unlock, A unlock = fails
-      testAutoExpire: J lock, A isLocked = true, J close, A lock in 500..5000, A unlock
-      testGetHoldCount: A count = 0, A lock, A lock, A count = 2, A unlock, A count = 1, A unlock, A count = 0
-      testIsHeldByCurrentThread, …OtherThread: A isHeld = false, A lock, A isHeld = true, B isHeld = false, J isHeld = false, A unlock, A isHeld = false
-      testIsLocked, …OtherThread: A isLocked = false, A lock, A isLocked = true, J isLocked = true, A unlock, A isLocked = false, J isLocked = false
-      testUnlockFail: A unlock = fails, B lock, A unlock = fails, B unlock, A lock, A unlock
-      testLockUnlock: A lock, A unlock, A lock, A unlock, A hold = null, A newCondition = unsupported
-      testReentrancy: A tryLock = true, A tryLock = true, A unlock, A unlock, A tryLock(9223372036854775807,-1) = true, A lock(-1), A unlock
-      testReentrancy renewed: A lock, A lock, A unlock, A pause(2500), B tryLock = false, J tryLock = false, A unlock, J tryLock = true
-      testReadLockExpiration: A read.lock(1500), B read.lock(400), C write.lock in 800..5000, C write.unlock
-      testReadLockIsLocked: A write.lock, A read.isLocked = false, A read.tryLock(10000) = true, A read.isLocked = true
-      testReadLockExpirationRenewal: A read.lock, B read.lock, J read.lock, A pause(3000), A read.unlock, B read.unlock, J read.unlock
-      testName: A read.name = lock, A write.name = lock
-      testReadLockLeaseTimeoutDiffThreadsWRR: A write.tryLock(1000,700) = true, B read.lock…, C read.lock…, B ends, C ends
-      testReadLockLeaseTimeoutDiffThreadsRRW: A read.tryLock(1000,2000) = true, B read.tryLock(1000,10000) = true, B read.unlock, \
-      C write.tryLock(10000,1000) = true
-      testWR: A write.lock, A read.lock, A write.isLocked = true, A read.unlock, A write.isLocked = true, A write.unlock, A write.isLocked = false
-      testWriteRead: A write.lock, B read.lock…, C read.lock…, J read.lock…, server waiters = 3, A write.unlock, B ends, C ends, J ends
-      testWriteReadReentrancy: A write.lock, A read.tryLock = true, B read.tryLock = false, A write.unlock, B read.tryLock(5000,1000) = true, \
-      A write.tryLock = false, A read.unlock, A write.tryLock(5000) = true
-      testWriteLock: A write.lock, A write.tryLock = true, B write.isHeld = false, B write.isLocked = true, B read.tryLock = false, \
-      A write.unlock, A read.tryLock = true, A write.isHeld = true, A write.unlock, A write.isHeld = false, A write.isLocked = false, \
-      B read.tryLock = true, B read.unlock, A write.tryLock = false, A write.lock = fails
-      testMultiRead: A read.forceUnlock = false, A read.lock, A write.tryLock = false, B read.isHeld = false, B read.lock, A read.unlock, \
-      A read.isLocked = true, A write.tryLock = false, B read.unlock, A read.isLocked = false, A write.tryLock = true, A write.isLocked = true
-      testForceUnlock of readers: A read.lock, A write.forceUnlock = false, A read.isLocked = true, server readers(250), A read.forceUnlock = true, \
-      A read.isLocked = false
-      testForceUnlock of the writer: A write.lock, A read.forceUnlock = false, A write.isLocked = true, A write.forceUnlock = true, A write.isLocked = false
-      testReadWriteTTL: A write.lock, A read.lock, A pause(2000), A read.ttl = 667..2000, A write.ttl = 667..2000, A write.unlock, \
-      A pause(2000), A read.ttl = 667..2000
-      testExpireRead: A read.lock(700), B write.lock, B write.unlock, A read.unlock = fails
-      testExpireWrite: A write.lock(700), B write.lock, B write.unlock, A write.unlock = fails
-      testHoldCount: A read.count = 0, A read.lock, A read.lock, A read.count = 2, A read.unlock, A read.unlock, A read.count = 0, A read.unlock = fails
-      testHoldCount of writers: A write.lock, A write.lock, A write.count = 2, A write.unlock, A write.unlock, A write.count = 0, A write.unlock = fails
+      testLockIsNotRenewedAfterInterruptedTryLock:
+        B tryLockInterrupted = true, B unlock, A isLocked = false
+      testRemainTimeToLive:
+        A lock(3600000), A ttl = 3540000..3600000, A unlock, A ttl = -2, A lock, A ttl = 1..2000, A unlock
+      testRemainTimeToLive2:
+        A lock(10000), A lock(10000), A lock(10000), A unlock, A unlock, A ttl = 5001..10000, A isHeld = true
+      testTryLockWait:
+        J lock, A tryLock(500) = false in 490..1500, J unlock, A tryLock(500) = true
+      testLockUninterruptibly:
+        A lock, B lock…, server waiters = 1, B interrupt, A pause(300), A unlock, B ends = interrupted, B unlock
+      testForceUnlock:
+        A lock, A forceUnlock = true, A isLocked = false, A isHeld = false, B forceUnlock = false, A unlock = fails
+      testForceUnlock of another:
+        J lock, A forceUnlock = true, A lock, A unlock
+      testExpire:
+        A lock(1000), B lock in 800..3000, B unlock, A unlock = fails
+      testAutoExpire:
+        J lock, A isLocked = true, J close, A lock in 500..5000, A unlock
+      testGetHoldCount:
+        A count = 0, A lock, A lock, A count = 2, A unlock, A count = 1, A unlock, A count = 0
+      testIsHeldByCurrentThread, …OtherThread:
+        A isHeld = false, A lock, A isHeld = true, B isHeld = false, J isHeld = false, A unlock, A isHeld = false
+      testIsLocked, …OtherThread:
+        A isLocked = false, A lock, A isLocked = true, J isLocked = true, A unlock, A isLocked = false, J isLocked = false
+      testUnlockFail:
+        A unlock = fails, B lock, A unlock = fails, B unlock, A lock, A unlock
+      testLockUnlock:
+        A lock, A unlock, A lock, A unlock, A hold = null, A newCondition = unsupported
+      testReentrancy:
+        A tryLock = true, A tryLock = true, A unlock, A unlock, A tryLock(9223372036854775807,-1) = true, A lock(-1), A
+        unlock
+      testReentrancy renewed:
+        A lock, A lock, A unlock, A pause(2500), B tryLock = false, J tryLock = false, A unlock, J tryLock = true
+      testReadLockExpiration:
+        A read.lock(1500), B read.lock(400), C write.lock in 800..5000, C write.unlock
+      testReadLockIsLocked:
+        A write.lock, A read.isLocked = false, A read.tryLock(10000) = true, A read.isLocked = true
+      testReadLockExpirationRenewal:
+        A read.lock, B read.lock, J read.lock, A pause(3000), A read.unlock, B read.unlock, J read.unlock
+      testName:
+        A read.name = lock, A write.name = lock
+      testReadLockLeaseTimeoutDiffThreadsWRR:
+        A write.tryLock(1000,700) = true, B read.lock…, C read.lock…, B ends, C ends
+      testReadLockLeaseTimeoutDiffThreadsRRW:
+        A read.tryLock(1000,2000) = true, B read.tryLock(1000,10000) = true, B read.unlock, C write.tryLock(10000,1000) =
+        true
+      testWR:
+        A write.lock, A read.lock, A write.isLocked = true, A read.unlock, A write.isLocked = true, A write.unlock, A
+        write.isLocked = false
+      testWriteRead:
+        A write.lock, B read.lock…, C read.lock…, J read.lock…, server waiters = 3, A write.unlock, B ends, C ends, J ends
+      testWriteReadReentrancy:
+        A write.lock, A read.tryLock = true, B read.tryLock = false, A write.unlock, B read.tryLock(5000,1000) = true, A
+        write.tryLock = false, A read.unlock, A write.tryLock(5000) = true
+      testWriteLock:
+        A write.lock, A write.tryLock = true, B write.isHeld = false, B write.isLocked = true, B read.tryLock = false, A
+        write.unlock, A read.tryLock = true, A write.isHeld = true, A write.unlock, A write.isHeld = false, A
+        write.isLocked = false, B read.tryLock = true, B read.unlock, A write.tryLock = false, A write.lock = fails
+      testMultiRead:
+        A read.forceUnlock = false, A read.lock, A write.tryLock = false, B read.isHeld = false, B read.lock, A
+        read.unlock, A read.isLocked = true, A write.tryLock = false, B read.unlock, A read.isLocked = false, A
+        write.tryLock = true, A write.isLocked = true
+      testForceUnlock of readers:
+        A read.lock, A write.forceUnlock = false, A read.isLocked = true, server readers(250), A read.forceUnlock = true,
+        A read.isLocked = false
+      testForceUnlock of the writer:
+        A write.lock, A read.forceUnlock = false, A write.isLocked = true, A write.forceUnlock = true, A write.isLocked =
+        false
+      testReadWriteTTL:
+        A write.lock, A read.lock, A pause(2000), A read.ttl = 667..2000, A write.ttl = 667..2000, A write.unlock, A
+        pause(2000), A read.ttl = 667..2000
+      testExpireRead:
+        A read.lock(700), B write.lock, B write.unlock, A read.unlock = fails
+      testExpireWrite:
+        A write.lock(700), B write.lock, B write.unlock, A write.unlock = fails
+      testHoldCount:
+        A read.count = 0, A read.lock, A read.lock, A read.count = 2, A read.unlock, A read.unlock, A read.count = 0, A
+        read.unlock = fails
+      testHoldCount of writers:
+        A write.lock, A write.lock, A write.count = 2, A write.unlock, A write.unlock, A write.count = 0, A write.unlock =
+        fails
       """;
   private static final Pattern STEP = Pattern.compile(
       "(?<who>\\w+) (?:(?<mode>read|write)\\.)?(?<what>\\w+)(?:\\((?<args>\\S*)\\))?(?<begins>…)?(?: = (?<result>\\S+))?(?: in (?<time>\\S+))?");
@@ -123,13 +163,13 @@ class RedissonTest {
   }
 
   static Stream<String> rows() {
-    return ROWS.lines();
+    return Stream.of(ROWS.split("\n(?! )"));
   }
 
   @ParameterizedTest
   @MethodSource("rows")
   void redissonsCase(String row) throws Exception {
-    for (String step : row.substring(row.indexOf(": ") + 2).split(", ")) {
+    for (String step : row.substring(row.indexOf(":\n") + 2).strip().split(",\\s+")) {
       Matcher m = STEP.matcher(step);
       assertTrue(m.matches(), step);
       long began = System.nanoTime();
@@ -179,7 +219,8 @@ class RedissonTest {
     Locks own = m.group("who").equals("J") ? others : locks;
     LockView lock = m.group("mode") == null ? own.lock("lock")
         : m.group("mode").equals("read") ? own.readWriteLock("lock").readLock() : own.readWriteLock("lock").writeLock();
-    long[] ms = m.group("args") == null ? new long[0] : Arrays.stream(m.group("args").split(",")).mapToLong(Long::parseLong).toArray();
+    long[] ms = m.group("args") == null ? new long[0]
+        : Arrays.stream(m.group("args").split(",")).mapToLong(Long::parseLong).toArray();
     try {
       switch (m.group("what")) {
         case "lock" -> lock.lock(ms.length == 0 ? -1 : ms[0], TimeUnit.MILLISECONDS);

@@ -171,7 +171,8 @@ final class LettuceTransport implements Transport {
     long began = System.nanoTime();
     return over.thenCompose(connection -> send(connection, call)).orTimeout(limit, TimeUnit.NANOSECONDS).handle((reply, error) -> {
       boolean isRefused = error == null && reply.value() instanceof ErrorReply e && REFUSALS.contains(e.code());
-      if (error instanceof TimeoutException ? over.isDone() : isRefused && hasSentinel()) { // to open one may take longer than a call
+      boolean isSilent = error instanceof TimeoutException && over.isDone(); // to open one may take longer than a call
+      if (isSilent || isRefused && hasSentinel()) {
         commands.drop(over);
       }
       boolean isAlone = cluster == null || System.nanoTime() - began < REPEATED_NANOS;
