@@ -201,7 +201,7 @@ final class Kept {
   void abandon() {
     if (finish() == null && settings.isRenewed) {
       keeper.endLater(owner, named(), least());
-      locks.report.warn("a hold that nobody refers to any more was not released; it is released now", request.label(), owner.names());
+      locks.report.warn("nobody refers to a hold any more: it is released now", request.label(), owner.names());
     }
   }
 

@@ -212,9 +212,6 @@ public final class Locks implements AutoCloseable {
 
   /** Extends all holds: the primary may be another one, which has not all of them. */
   void confirm() {
-    holds.forEach(kept -> {
-      backend.follow(kept.owner.keys().get(0));
-      kept.extend(0);
-    });
+    holds.forEach(kept -> kept.extend(0));
   }
 }

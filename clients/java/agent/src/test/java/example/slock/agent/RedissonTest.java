@@ -41,9 +41,10 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Timeout(120)
 class RedissonTest {
   /**
-   * A row is the name of a test, and its steps. A step is a thread, and what it does with its view of the lock, or of the lock for
-   * reading or writing; times are in ms. What follows {@code =} is the result, or between which numbers it is. What follows
-   * {@code in} is how long it takes. {@code …} begins a step, and {@code ends} waits for its end. Threads use Lettuce; J uses Jedis.
+   * A row is the name of a test, and its steps. A step is a thread, and what it does with its view of the lock, or of the lock
+   * for reading or writing; times are in ms. What follows {@code =} is the result, or between which numbers it is. What follows
+   * {@code in} is how long it takes. {@code …} begins a step, and {@code ends} waits for its end. J uses Jedis, the others
+   * Lettuce.
    */
   private static final String ROWS = """
       testLockIsNotRenewedAfterInterruptedTryLock:
@@ -128,8 +129,8 @@ class RedissonTest {
         A write.lock, A write.lock, A write.count = 2, A write.unlock, A write.unlock, A write.count = 0, A write.unlock =
         fails
       """;
-  private static final Pattern STEP = Pattern.compile(
-      "(?<who>\\w+) (?:(?<mode>read|write)\\.)?(?<what>\\w+)(?:\\((?<args>\\S*)\\))?(?<begins>…)?(?: = (?<result>\\S+))?(?: in (?<time>\\S+))?");
+  private static final Pattern STEP = Pattern.compile("(?<who>\\w+) (?:(?<mode>read|write)\\.)?(?<what>\\w+)"
+      + "(?:\\((?<args>\\S*)\\))?(?<begins>…)?(?: = (?<result>\\S+))?(?: in (?<time>\\S+))?");
   private static final Duration TTL = Duration.ofSeconds(2);
 
   private TestServer server;
