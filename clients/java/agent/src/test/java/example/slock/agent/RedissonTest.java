@@ -76,8 +76,8 @@ class RedissonTest {
       testLockUnlock:
         A lock, A unlock, A lock, A unlock, A hold = null, A newCondition = unsupported
       testReentrancy:
-        A tryLock = true, A tryLock = true, A unlock, A unlock, A tryLock(9223372036854775807,-1) = true, A lock(-1), A
-        unlock
+        A tryLock = true, A tryLock = true, A unlock, A unlock, A tryLock(9223372036854775807,-1) = true, A lock(-1),
+        A unlock
       testReentrancy renewed:
         A lock, A lock, A unlock, A pause(2500), B tryLock = false, J tryLock = false, A unlock, J tryLock = true
       testReadLockExpiration:
@@ -91,43 +91,43 @@ class RedissonTest {
       testReadLockLeaseTimeoutDiffThreadsWRR:
         A write.tryLock(1000,700) = true, B read.lock…, C read.lock…, B ends, C ends
       testReadLockLeaseTimeoutDiffThreadsRRW:
-        A read.tryLock(1000,2000) = true, B read.tryLock(1000,10000) = true, B read.unlock, C write.tryLock(10000,1000) =
-        true
+        A read.tryLock(1000,2000) = true, B read.tryLock(1000,10000) = true, B read.unlock,
+        C write.tryLock(10000,1000) = true
       testWR:
-        A write.lock, A read.lock, A write.isLocked = true, A read.unlock, A write.isLocked = true, A write.unlock, A
-        write.isLocked = false
+        A write.lock, A read.lock, A write.isLocked = true, A read.unlock, A write.isLocked = true, A write.unlock,
+        A write.isLocked = false
       testWriteRead:
         A write.lock, B read.lock…, C read.lock…, J read.lock…, server waiters = 3, A write.unlock, B ends, C ends, J ends
       testWriteReadReentrancy:
-        A write.lock, A read.tryLock = true, B read.tryLock = false, A write.unlock, B read.tryLock(5000,1000) = true, A
-        write.tryLock = false, A read.unlock, A write.tryLock(5000) = true
+        A write.lock, A read.tryLock = true, B read.tryLock = false, A write.unlock, B read.tryLock(5000,1000) = true,
+        A write.tryLock = false, A read.unlock, A write.tryLock(5000) = true
       testWriteLock:
-        A write.lock, A write.tryLock = true, B write.isHeld = false, B write.isLocked = true, B read.tryLock = false, A
-        write.unlock, A read.tryLock = true, A write.isHeld = true, A write.unlock, A write.isHeld = false, A
-        write.isLocked = false, B read.tryLock = true, B read.unlock, A write.tryLock = false, A write.lock = fails
+        A write.lock, A write.tryLock = true, B write.isHeld = false, B write.isLocked = true, B read.tryLock = false,
+        A write.unlock, A read.tryLock = true, A write.isHeld = true, A write.unlock, A write.isHeld = false,
+        A write.isLocked = false, B read.tryLock = true, B read.unlock, A write.tryLock = false, A write.lock = fails
       testMultiRead:
-        A read.forceUnlock = false, A read.lock, A write.tryLock = false, B read.isHeld = false, B read.lock, A
-        read.unlock, A read.isLocked = true, A write.tryLock = false, B read.unlock, A read.isLocked = false, A
-        write.tryLock = true, A write.isLocked = true
+        A read.forceUnlock = false, A read.lock, A write.tryLock = false, B read.isHeld = false, B read.lock,
+        A read.unlock, A read.isLocked = true, A write.tryLock = false, B read.unlock, A read.isLocked = false,
+        A write.tryLock = true, A write.isLocked = true
       testForceUnlock of readers:
         A read.lock, A write.forceUnlock = false, A read.isLocked = true, server readers(250), A read.forceUnlock = true,
         A read.isLocked = false
       testForceUnlock of the writer:
-        A write.lock, A read.forceUnlock = false, A write.isLocked = true, A write.forceUnlock = true, A write.isLocked =
-        false
+        A write.lock, A read.forceUnlock = false, A write.isLocked = true, A write.forceUnlock = true,
+        A write.isLocked = false
       testReadWriteTTL:
-        A write.lock, A read.lock, A pause(2000), A read.ttl = 667..2000, A write.ttl = 667..2000, A write.unlock, A
-        pause(2000), A read.ttl = 667..2000
+        A write.lock, A read.lock, A pause(2000), A read.ttl = 667..2000, A write.ttl = 667..2000, A write.unlock,
+        A pause(2000), A read.ttl = 667..2000
       testExpireRead:
         A read.lock(700), B write.lock, B write.unlock, A read.unlock = fails
       testExpireWrite:
         A write.lock(700), B write.lock, B write.unlock, A write.unlock = fails
       testHoldCount:
-        A read.count = 0, A read.lock, A read.lock, A read.count = 2, A read.unlock, A read.unlock, A read.count = 0, A
-        read.unlock = fails
+        A read.count = 0, A read.lock, A read.lock, A read.count = 2, A read.unlock, A read.unlock, A read.count = 0,
+        A read.unlock = fails
       testHoldCount of writers:
-        A write.lock, A write.lock, A write.count = 2, A write.unlock, A write.unlock, A write.count = 0, A write.unlock =
-        fails
+        A write.lock, A write.lock, A write.count = 2, A write.unlock, A write.unlock, A write.count = 0,
+        A write.unlock = fails
       """;
   private static final Pattern STEP = Pattern.compile("(?<who>\\w+) (?:(?<mode>read|write)\\.)?(?<what>\\w+)"
       + "(?:\\((?<args>\\S*)\\))?(?<begins>…)?(?: = (?<result>\\S+))?(?: in (?<time>\\S+))?");
