@@ -169,7 +169,11 @@ final class LettuceTransport implements Transport {
   public CompletionStage<Reply> call(Call call, long limit, boolean mayBlock) {
     CompletableFuture<StatefulConnection<String, String>> over = commands.get();
     long began = System.nanoTime();
-    return over.thenCompose(connection -> send(connection, call)).orTimeout(limit, TimeUnit.NANOSECONDS).handle((reply, error) -> {
+    CompletableFuture<Reply> sent = over.thenCompose(connection -> send(connection, call));
+    // orTimeout would wake a thread for each command.
+    var timer = resources.timer().newTimeout(now -> sent.completeExceptionally(new TimeoutException()), limit, TimeUnit.NANOSECONDS);
+    return sent.handle((reply, error) -> {
+      timer.cancel();
       boolean isRefused = error == null && reply.value() instanceof ErrorReply e && REFUSALS.contains(e.code());
       boolean isSilent = error instanceof TimeoutException && over.isDone(); // to open one may take longer than a call
       if (isSilent || isRefused && hasSentinel()) {
