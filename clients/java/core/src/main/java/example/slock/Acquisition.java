@@ -1,14 +1,20 @@
 package example.slock;
 
+import static example.slock.Protocol.unwrap;
+
 import example.slock.Protocol.Owner;
+import example.slock.Protocol.Signal;
 import java.util.List;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.function.Consumer;
 
-/** One use of a request, or a change of mode that may have to wait, at a server or a quorum. */
-abstract class Acquisition extends Repetition<Acquisition.Grant> {
+/**
+ * One use of a request, or a change of mode that may have to wait: attempts at a server or a quorum until one succeeds, their
+ * time is over, or the caller leaves. Only one step runs at a time, on whichever thread completed the step before.
+ */
+abstract class Acquisition {
   /**
    * What an acquisition gives.
    *
@@ -17,34 +23,110 @@ abstract class Acquisition extends Repetition<Acquisition.Grant> {
    */
   record Grant(Keeper keeper, Owner owner, long fence, long from) {}
 
+  final Locks locks;
+  final List<String> names;
   final Settings wanted;
   /** A refusal ends it without an error: the grant is null. */
   final boolean isTry;
   /** A refusal ends it. */
   final boolean isOnce;
-  /** When the server last replied. */
-  long contact = Clock.NEVER;
+  final long began = Clock.now();
+  /** When it ends although the server replies. */
+  final long deadline;
+  /** Until when the server has to reply. */
+  long limit;
+  boolean hasReply;
+  /** The last error that passes; null after a reply without one. */
+  Throwable last;
+  /** Attempts that failed since the last reply. */
+  int failures;
   int polls;
+  private final CompletableFuture<Grant> result = new CompletableFuture<>();
+  private volatile Throwable left;
+  private volatile CompletableFuture<?> pending;
 
   Acquisition(Locks locks, List<String> names, Settings wanted, boolean isTry) {
-    super(locks, names);
+    this.locks = locks;
+    this.names = names;
     this.wanted = wanted;
     this.isTry = isTry;
-    this.isOnce = isTry || wanted.wait == 0;
+    isOnce = isTry || wanted.wait == 0;
+    deadline = isOnce ? Clock.NEVER : Clock.plus(began, wanted.wait);
+    limit = Clock.plus(began, locks.settings.retryFor);
   }
+
+  abstract CompletableFuture<Grant> attempt();
 
   /** Sees to it that nothing is left on the server after a failure. */
   void abandon() {}
 
-  @Override
-  final long deadline() {
-    return isOnce ? Clock.NEVER : Clock.plus(began, wanted.wait);
+  /** Fails with the error of a call that is over. */
+  CompletableFuture<Grant> failed(boolean isPastDeadline) {
+    return CompletableFuture.failedFuture(Server.noAnswer(names, Math.min(Clock.now(), limit) - began, last));
   }
 
-  @Override
-  final long limit() {
-    return contact == Clock.NEVER || isOnce ? Clock.plus(began, locks.settings.retryFor)
-        : Clock.plus(contact, locks.settings.retryWaitFor);
+  final void noteReply() {
+    hasReply = true;
+    limit = isOnce ? limit : Clock.plus(Clock.now(), locks.settings.retryWaitFor);
+  }
+
+  CompletableFuture<Grant> start() {
+    step();
+    return result;
+  }
+
+  private void step() {
+    CompletableFuture<Grant> sent;
+    boolean isOver = Clock.now() >= deadline;
+    try {
+      if (left != null) {
+        result.completeExceptionally(left);
+        return;
+      }
+      boolean hasEnded = isOver || last != null && (Clock.now() >= limit || locks.isClosed);
+      sent = hasEnded ? failed(isOver) : attempt();
+    } catch (RuntimeException | Error e) {
+      sent = CompletableFuture.failedFuture(e);
+    }
+    sent.whenComplete((got, error) -> next(got, unwrap(error)));
+  }
+
+  private void next(Grant got, Throwable error) {
+    if (error == null) {
+      result.complete(got);
+    } else if (error == Signal.AGAIN) {
+      step();
+    } else if (Protocol.passes(error)) {
+      last = Server.moreTelling(last, error);
+      pause(Polling.AFTER_ERRORS.pause(failures++)).whenComplete((none, over) -> step());
+    } else {
+      result.completeExceptionally(Protocol.explain(error, names));
+    }
+  }
+
+  /** Fails with {@link Signal#AGAIN} after a pause. */
+  final CompletableFuture<Grant> pause(long pause) {
+    return pend(Clock.later(Math.min(pause, Math.min(limit, deadline) - Clock.now()))).thenCompose(
+        over -> CompletableFuture.failedFuture(Signal.AGAIN));
+  }
+
+  /** A step that ends when the caller leaves. */
+  final <S> CompletableFuture<S> pend(CompletableFuture<S> step) {
+    CompletableFuture<S> mine = step.copy();
+    pending = mine;
+    if (left != null) {
+      mine.completeExceptionally(Signal.AGAIN);
+    }
+    return mine;
+  }
+
+  /** Ends it with an error, unless it has succeeded. */
+  final void leave(Throwable why) {
+    left = why;
+    CompletableFuture<?> now = pending;
+    if (now != null) {
+      now.completeExceptionally(Signal.AGAIN);
+    }
   }
 
   /**

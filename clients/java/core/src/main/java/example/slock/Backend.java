@@ -5,8 +5,13 @@ import java.util.concurrent.CompletableFuture;
 
 /** What carries requests out: a server, or a quorum. */
 interface Backend {
-  /** What is wrong with a request, beside what its settings know. */
-  default void check(Request request) {}
+  /**
+   * The part of a ttl that counts for the validity: a clock that is slewed runs up to 500 ppm fast, on both sides, and the
+   * server counts in milliseconds.
+   */
+  default long counted(long ttl) {
+    return ttl - ttl / 1000 - Clock.MS;
+  }
 
   Acquisition acquisition(Request request, boolean isTry);
 

@@ -1,6 +1,7 @@
 package example.slock;
 
 import java.time.Duration;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
@@ -58,5 +59,12 @@ final class Clock {
   /** Calls the task once, on a thread that all timers share: it must not block. */
   static ScheduledFuture<?> after(long nanos, Runnable task) {
     return TIMERS.schedule(task, Math.max(0, nanos), TimeUnit.NANOSECONDS);
+  }
+
+  /** Is done after a while, on the same thread. */
+  static CompletableFuture<Void> later(long nanos) {
+    CompletableFuture<Void> over = new CompletableFuture<>();
+    after(nanos, () -> over.complete(null));
+    return over;
   }
 }

@@ -32,7 +32,7 @@ public final class Hold implements AutoCloseable {
    * refuse lesser ones where it is stored. It is 0 for a hold of a quorum.
    */
   public long fence() {
-    return kept.fence();
+    return kept.fence;
   }
 
   /** The fencing tokens of the nodes of a quorum, in their order, 0 for a node that gave none. They cannot be compared. */
@@ -47,7 +47,7 @@ public final class Hold implements AutoCloseable {
 
   /** Write or read. */
   public Mode mode() {
-    return kept.mode();
+    return kept.mode;
   }
 
   /** The text that SLOCK.INFO shows. */

@@ -34,12 +34,9 @@ public record Info(Mode mode, int readers, int waiters, long fence, Duration rem
   private record Fields(Map<Object, Object> values) {
     static Fields of(Object reply) {
       Map<Object, Object> values = new HashMap<>();
-      if (reply instanceof Map<?, ?> map) {
-        values.putAll(map);
-      } else if (reply instanceof List<?> list) {
-        for (int i = 0; i + 1 < list.size(); i += 2) {
-          values.put(list.get(i), list.get(i + 1));
-        }
+      List<?> list = reply instanceof List<?> fields ? fields : List.of();
+      for (int i = 0; i + 1 < list.size(); i += 2) {
+        values.put(list.get(i), list.get(i + 1));
       }
       return new Fields(values);
     }

@@ -1,11 +1,10 @@
 package example.slock;
 
 import example.slock.Protocol.Message;
-import java.util.HashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
  * The channels by which requests wait: one for a server, one for each slot in a cluster. Each copy of a request has a ticket with
@@ -22,8 +21,8 @@ final class Listener {
 
   private final Server server;
   /** By slot. */
-  private final Map<Integer, Channel> channels = new HashMap<>();
-  private boolean isWarned;
+  private final Map<Integer, Channel> channels = new ConcurrentHashMap<>();
+  private final AtomicBoolean isWarned = new AtomicBoolean();
 
   Listener(Server server) {
     this.server = server;
@@ -59,22 +58,21 @@ final class Listener {
   /** The channel for a key, or null. With {@code open} it subscribes to one if there is none. */
   Channel channel(String key, boolean open) {
     int slot = server.transport.slot(key);
-    Channel made;
-    Channel known;
-    synchronized (this) {
-      known = channels.get(slot);
-      long down = known == null || known.isUp() ? 0 : Clock.now() - known.downSince;
-      if (down > TRIAL && !isWarned) {
-        isWarned = true;
-        server.locks.report.polls("the server confirms no subscription: may the user use the channels?");
-      }
-      if (!open || known != null && down <= RETRY) {
-        return known;
-      }
-      made = new Channel(name(slot));
-      channels.put(slot, made);
+    Channel known = channels.get(slot);
+    long down = known == null || known.isUp() ? 0 : Clock.now() - known.downSince;
+    if (down > TRIAL && !isWarned.getAndSet(true)) {
+      server.locks.report.polls("the server confirms no subscription: may the user use the channels?");
     }
-    close(known);
+    if (!open || known != null && down <= RETRY) {
+      return known;
+    } else if (known != null) {
+      close(known);
+    }
+    Channel made = new Channel(name(slot));
+    Channel other = channels.putIfAbsent(slot, made);
+    if (other != null) {
+      return other;
+    }
     // Others may send to the channel: a tag that is not known is ignored.
     made.stop.complete(server.transport.listen(made.name, payload -> {
       Message message = Message.of(payload);
@@ -90,15 +88,9 @@ final class Listener {
   boolean failed(Channel channel, Throwable error) {
     String code = Protocol.code(error);
     boolean isDenied = code.equals("NOPERM") && error.getMessage().contains("channel");
-    boolean isElsewhere = false;
-    synchronized (this) {
-      if (isDenied) {
-        channel.downSince = Math.min(channel.downSince, Clock.now());
-      } else if (code.equals("NOSUBSCRIBER")) { // the server that has the key may be another one
-        isElsewhere = channels.values().remove(channel);
-      }
-    }
-    if (isElsewhere) {
+    if (isDenied) {
+      channel.downSince = Math.min(channel.downSince, Clock.now());
+    } else if (code.equals("NOSUBSCRIBER")) { // the server that has the key may be another one
       close(channel);
     }
     return isDenied;
@@ -106,10 +98,8 @@ final class Listener {
 
   /** Has all requests of a channel sent again. */
   private void again(Channel channel) {
-    synchronized (this) {
-      channel.downSince = Clock.NEVER;
-      isWarned = false;
-    }
+    channel.downSince = Clock.NEVER;
+    isWarned.set(false);
     channel.tickets.values().forEach(ticket -> ticket.heard.complete(AGAIN));
     if (server.topology.hasFailover()) {
       server.locks.confirm();
@@ -129,9 +119,9 @@ final class Listener {
     }
   }
 
-  /** Ends a channel. What waits by it is sent again, by another one. */
-  private static void close(Channel channel) {
-    if (channel != null) {
+  /** Ends a channel, unless that has happened. What waits by it is sent again, by another one. */
+  private void close(Channel channel) {
+    if (channels.values().remove(channel)) {
       channel.stop.thenAccept(Runnable::run);
       channel.tickets.values().forEach(ticket -> ticket.heard.complete(AGAIN));
     }
@@ -139,12 +129,7 @@ final class Listener {
 
   /** Ends all subscriptions. */
   void close() {
-    List<Channel> all;
-    synchronized (this) {
-      all = List.copyOf(channels.values());
-      channels.clear();
-    }
-    all.forEach(Listener::close);
+    channels.values().forEach(this::close);
   }
 
   /** A new channel in the slot. */

@@ -58,10 +58,15 @@ public final class LockView implements Lock {
   private <E extends Exception> boolean lock(Duration lease, boolean isTry, Way<E> way) throws E {
     Held held = held();
     if (held == null) {
-      String[] names = keys.toArray(String[]::new);
-      Thread thread = Thread.currentThread();
-      Request request = (mode == Mode.READ ? locks.read(names) : locks.write(names)).with(s -> s.isOwned = thread::isAlive);
-      held = keep(way.use(lease == null ? request : request.ttl(lease).renew(false)));
+      Owner owner = owner();
+      Request request = new Request(locks, keys, mode, locks.settings.with(s -> s.isOwned = owner.thread::isAlive));
+      Hold hold = way.use(lease == null ? request : request.ttl(lease).renew(false));
+      if (hold == null) {
+        return false;
+      }
+      Held made = held = new Held(hold, new int[Mode.values().length]);
+      owners.put(owner, made);
+      hold.kept.onEnd(problem -> owners.remove(owner, made));
     } else if (mode == Mode.WRITE && count(held, Mode.WRITE) == 0) {
       if (isTry) {
         return false;
@@ -70,39 +75,15 @@ public final class LockView implements Lock {
     } else if (lease != null) {
       held.hold.extend(lease);
     }
-    if (held != null) {
-      held.counts[mode.ordinal()]++;
-    }
-    return held != null;
+    held.counts[mode.ordinal()]++;
+    return true;
   }
 
-  private Held keep(Hold hold) {
-    if (hold == null) {
-      return null;
-    }
-    Held held = new Held(hold, new int[Mode.values().length]);
-    Owner owner = owner();
-    owners.put(owner, held);
-    hold.kept.onEnd(problem -> owners.remove(owner, held));
-    return held;
-  }
-
-  private void lock(Duration lease) {
-    lock(lease, false, Request::acquireUninterruptibly);
-  }
-
-  /** Tells whether it was locked within the wait; null: without a limit. */
-  private boolean lockInterruptibly(Duration wait, Duration lease) throws InterruptedException {
+  private boolean lockInterruptibly(Duration lease, boolean isTry, Way<InterruptedException> way) throws InterruptedException {
     if (Thread.interrupted()) {
       throw new InterruptedException();
     }
-    return lock(lease, wait != null, request -> {
-      try {
-        return (wait == null ? request : request.waitFor(wait.isNegative() ? Duration.ZERO : wait)).acquire();
-      } catch (SlockException.TimedOut e) {
-        return null;
-      }
-    });
+    return lock(lease, isTry, way);
   }
 
   private static Duration of(long time, TimeUnit unit) {
@@ -122,22 +103,22 @@ public final class LockView implements Lock {
   /** Waits, also if interrupted: then the thread stays interrupted. The lock is renewed while it is held. */
   @Override
   public void lock() {
-    lock(null);
+    lock(0, TimeUnit.NANOSECONDS);
   }
 
   /** As {@link #lock()}; the lock ends after the lease time, without renewal. */
   public void lock(long leaseTime, TimeUnit unit) {
-    lock(lease(leaseTime, unit));
+    lock(lease(leaseTime, unit), false, Request::acquireUninterruptibly);
   }
 
   @Override
   public void lockInterruptibly() throws InterruptedException {
-    lockInterruptibly(null, null);
+    lockInterruptibly(0, TimeUnit.NANOSECONDS);
   }
 
   /** As {@link #lockInterruptibly()}; the lock ends after the lease time, without renewal. */
   public void lockInterruptibly(long leaseTime, TimeUnit unit) throws InterruptedException {
-    lockInterruptibly(null, lease(leaseTime, unit));
+    lockInterruptibly(lease(leaseTime, unit), false, Request::acquire);
   }
 
   @Override
@@ -147,12 +128,18 @@ public final class LockView implements Lock {
 
   @Override
   public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
-    return lockInterruptibly(of(time, unit), null);
+    return tryLock(time, 0, unit);
   }
 
   /** As {@link #tryLock(long, TimeUnit)}; the lock ends after the lease time, without renewal. */
   public boolean tryLock(long waitTime, long leaseTime, TimeUnit unit) throws InterruptedException {
-    return lockInterruptibly(of(waitTime, unit), lease(leaseTime, unit));
+    return lockInterruptibly(lease(leaseTime, unit), true, request -> {
+      try {
+        return request.waitFor(of(Math.max(0, waitTime), unit)).acquire();
+      } catch (SlockException.TimedOut e) {
+        return null;
+      }
+    });
   }
 
   /**

@@ -26,7 +26,7 @@ public final class Locks implements AutoCloseable {
   volatile boolean isClosing;
   volatile boolean isClosed;
   private final Set<Acquisition> running = ConcurrentHashMap.newKeySet();
-  private final Set<Kept> holds = ConcurrentHashMap.newKeySet();
+  final Set<Kept> holds = ConcurrentHashMap.newKeySet();
   private final ConcurrentHashMap<LockView.Owner, LockView.Held> owners = new ConcurrentHashMap<>();
 
   /** On the server or cluster of a transport. It sends nothing. */
@@ -85,7 +85,7 @@ public final class Locks implements AutoCloseable {
   public Info info(String key) {
     Settings.require(!key.isEmpty(), "a key must not be empty");
     String name = settings.prefix + key;
-    return Info.of(query(name, List.of("SLOCK.INFO", name, "FULL", "COUNT", 0L)));
+    return Info.of(query(List.of(key), name, List.of("SLOCK.INFO", name, "FULL", "COUNT", 0L)));
   }
 
   /** Tells which locks are waited for whose names begin with the prefix, on all nodes, the longest wait first. */
@@ -93,7 +93,7 @@ public final class Locks implements AutoCloseable {
     List<Object> pages = new ArrayList<>();
     for (long cursor = 0; cursor >= 0;) {
       List<Object> words = List.of("SLOCK.QUEUES", "COUNT", 0L, "CURSOR", cursor);
-      List<?> replies = (List<?>) query("", words);
+      List<?> replies = (List<?>) query(List.of(), "", words);
       pages.addAll(replies);
       // All nodes are asked from the least of their cursors on, so some may tell the same again.
       cursor = replies.stream().mapToLong(Info::cursor).filter(next -> next > 0).min().orElse(-1);
@@ -101,14 +101,13 @@ public final class Locks implements AutoCloseable {
     return Info.queues(pages, settings.prefix);
   }
 
-  private Object query(String key, List<Object> words) {
-    checkOpen(List.of());
-    List<String> names = key.isEmpty() ? List.of() : List.of(key.substring(settings.prefix.length()));
+  private Object query(List<String> names, String key, List<Object> words) {
+    checkOpen(names);
     Call call = new Call(key, words, List.of());
     return Caller.join(() -> repeat(names, until -> servers.get(0).send(call, until).thenApply(reply -> {
       Server.number(reply.value());
-      if (key.isEmpty()) {
-        ((List<?>) reply.value()).forEach(Server::number);
+      if (reply.value() instanceof List<?> replies) { // of all nodes
+        replies.forEach(Server::number);
       }
       return reply.value();
     })));
@@ -175,11 +174,6 @@ public final class Locks implements AutoCloseable {
     return servers.get(0).repeat(names, settings.retryFor, attempt);
   }
 
-  /** The part of a ttl that counts for the validity. */
-  long counted(long ttl) {
-    return backend instanceof Quorum quorum ? quorum.counted(ttl) : Kept.counted(ttl);
-  }
-
   /** Runs an acquisition, which {@link #close} ends. */
   CompletableFuture<Acquisition.Grant> run(Acquisition acquisition) {
     running.add(acquisition);
@@ -203,7 +197,7 @@ public final class Locks implements AutoCloseable {
       if (error != null) {
         throw Protocol.failure(error);
       }
-      return grant == null ? null : hold(request, grant);
+      return grant == null ? null : new Hold(new Kept(request, grant));
     }));
   }
 
@@ -212,30 +206,12 @@ public final class Locks implements AutoCloseable {
       if (grant == null) {
         throw new SlockException.NotHeld(request.keys, request.mode);
       }
-      return hold(request, grant);
+      return new Hold(new Kept(request, grant));
     });
-  }
-
-  private Hold hold(Request request, Acquisition.Grant grant) {
-    return new Hold(new Kept(this, request.settings, request.mode, grant));
-  }
-
-  void watch(Kept kept) {
-    holds.add(kept);
-    if (!isClosing) {
-      backend.follow(kept.owner.keys().get(0));
-    }
-  }
-
-  void unwatch(Kept kept) {
-    holds.remove(kept);
   }
 
   /** Extends all holds: the primary may be another one, which has not all of them. */
   void confirm() {
-    holds.forEach(kept -> {
-      backend.follow(kept.owner.keys().get(0));
-      kept.confirm();
-    });
+    holds.forEach(kept -> kept.extend(0));
   }
 }

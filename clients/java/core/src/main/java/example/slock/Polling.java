@@ -2,6 +2,7 @@ package example.slock;
 
 import java.time.Duration;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.function.IntToLongFunction;
 
 /** The pauses between attempts. */
 public final class Polling {
@@ -10,44 +11,37 @@ public final class Polling {
   /** Of a request that cannot wait by a message, after a refusal. */
   static final Polling REFUSED = exponential(Duration.ofMillis(20), Duration.ofSeconds(1));
 
-  private final long first;
-  private final long most;
-  private final boolean isRandom;
-  private final int attempts;
+  private final IntToLongFunction pause;
 
-  private Polling(long first, long most, boolean isRandom, int attempts) {
-    this.first = first;
-    this.most = most;
-    this.isRandom = isRandom;
-    this.attempts = attempts;
+  private Polling(IntToLongFunction pause) {
+    this.pause = pause;
   }
 
   /** No further attempt. */
   public static Polling none() {
-    return constant(Duration.ZERO).limit(0);
+    return new Polling(n -> -1);
   }
 
   /** A pause of one length before each further attempt. */
   public static Polling constant(Duration pause) {
-    return new Polling(Clock.nanos(pause), Clock.nanos(pause), false, Integer.MAX_VALUE);
+    return new Polling(n -> Clock.nanos(pause));
   }
 
   /** Pauses that double up to the most. Each is shortened by a random part of up to a half. */
   public static Polling exponential(Duration first, Duration most) {
-    return new Polling(Clock.nanos(first), Clock.nanos(most), true, Integer.MAX_VALUE);
+    return new Polling(n -> {
+      long pause = Math.min(Clock.nanos(first) << Math.min(n, 20), Clock.nanos(most));
+      return pause / 2 + ThreadLocalRandom.current().nextLong(pause / 2 + 1);
+    });
   }
 
   /** The same for at most so many further attempts. */
   public Polling limit(int attempts) {
-    return new Polling(first, most, isRandom, attempts);
+    return new Polling(n -> n < attempts ? pause(n) : -1);
   }
 
   /** The pause before the further attempt n, counted from 0, or -1 if there is none. */
   long pause(int n) {
-    if (n >= attempts) {
-      return -1;
-    }
-    long pause = Math.min(first << Math.min(n, 20), Math.max(first, most));
-    return isRandom ? pause / 2 + ThreadLocalRandom.current().nextLong(pause / 2 + 1) : pause;
+    return pause.applyAsLong(n);
   }
 }

@@ -54,9 +54,10 @@ final class Protocol {
    * @param isGiven the token is the program's: other acquisitions may use it too
    */
   record Owner(List<String> names, List<String> keys, String token, boolean isGiven) {
-    static Owner of(List<String> names, Settings s) {
-      List<String> keys = s.prefix.isEmpty() ? names : names.stream().map(name -> s.prefix + name).toList();
-      return new Owner(names, keys, s.token == null ? draw() : s.token, s.token != null);
+    static Owner of(Request r) {
+      Settings s = r.settings;
+      List<String> keys = s.prefix.isEmpty() ? r.keys : r.keys.stream().map(name -> s.prefix + name).toList();
+      return new Owner(r.keys, keys, s.token == null ? draw() : s.token, s.token != null);
     }
 
     /** A command for one key or for several, by its two names. */
@@ -182,15 +183,12 @@ final class Protocol {
     return reply.getCause() != null ? reply.getCause() : reply;
   }
 
-  /** What an attempt ended with that is no error. */
+  /** What an attempt ends with that is no error: the next one follows at once, unless the caller has left. */
   static final class Signal extends RuntimeException {
-    /** The next attempt follows at once. */
-    static final Signal AGAIN = new Signal("send again");
-    /** The caller has left. */
-    static final Signal LEFT = new Signal("left");
+    static final Signal AGAIN = new Signal();
 
-    private Signal(String text) {
-      super(text, null, false, false);
+    private Signal() {
+      super("send again", null, false, false);
     }
   }
 }

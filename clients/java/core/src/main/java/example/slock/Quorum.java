@@ -4,12 +4,13 @@ import static example.slock.Protocol.unwrap;
 
 import example.slock.Acquisition.Grant;
 import example.slock.Protocol.Owner;
-import example.slock.Protocol.Signal;
 import example.slock.SlockException.NodeReply;
 import example.slock.Transport.Call;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
@@ -26,40 +27,35 @@ final class Quorum implements Backend {
     this.settings = locks.settings;
   }
 
-  /** The part of a ttl that counts for the validity. */
-  long counted(long ttl) {
-    return ttl - (long) (ttl * settings.driftFactor) - 2 * Clock.MS;
-  }
-
   @Override
-  public void check(Request r) {
-    Settings.require(counted(r.settings.ttl) > 0, "the ttl of a quorum must be above 2 ms and the drift");
+  public long counted(long ttl) {
+    return ttl - (long) (ttl * settings.driftFactor) - 2 * Clock.MS;
   }
 
   /** Each attempt has an owner token of its own, and ends what it got in vain. */
   @Override
   public Acquisition acquisition(Request request, boolean isTry) {
     return new Acquisition(locks, request.keys, request.settings, isTry) {
-      private Tally lastTally;
+      private Tally tally;
 
       @Override
       CompletableFuture<Grant> failed(boolean isPastDeadline) {
-        return lastTally == null ? super.failed(isPastDeadline)
-            : CompletableFuture.failedFuture(lastTally.missed(names, Clock.now() - began));
+        return tally == null ? super.failed(isPastDeadline)
+            : CompletableFuture.failedFuture(tally.missed(names, Clock.now() - began));
       }
 
       @Override
       CompletableFuture<Grant> attempt() {
         Votes votes = new Votes(request);
-        return votes.attempt(this).thenCompose(tally -> {
-          lastTally = tally;
+        return votes.attempt(this).thenCompose(got -> {
+          tally = got;
           last = null;
           if (tally.isGranted()) {
             return CompletableFuture.completedFuture(votes.grant());
           } else if (tally.isRefused() && isTry) {
             return CompletableFuture.completedFuture(null);
           } else if (tally.isRefused()) {
-            contact = Clock.now();
+            noteReply();
           } else {
             last = new TimeoutException("too few nodes replied");
           }
@@ -79,13 +75,13 @@ final class Quorum implements Backend {
 
   @Override
   public CompletableFuture<Integer> release(Request r) {
-    return new Votes(r).releaseAll().thenApply(tally -> (int) tally.count(NodeReply::granted));
+    return new Votes(r).releaseAll().thenApply(tally -> tally.count(NodeReply::granted));
   }
 
   /** The replies of all nodes. Those that have not replied have an error that says that nothing came. */
   private record Tally(List<NodeReply> replies) {
-    long count(Predicate<NodeReply> is) {
-      return replies.stream().filter(is).count();
+    int count(Predicate<NodeReply> is) {
+      return (int) replies.stream().filter(is).count();
     }
 
     boolean isGranted() {
@@ -120,8 +116,8 @@ final class Quorum implements Backend {
 
     /** The same without grants: they came too late, or were too few. */
     Tally inVain() {
-      return new Tally(replies.stream().map(r -> r.granted() ? new NodeReply(r.node(), false, new RuntimeException(
-          "granted, and released since there was no majority")) : r).toList());
+      Throwable error = new RuntimeException("granted, and released since there was no majority");
+      return new Tally(replies.stream().map(r -> r.granted() ? new NodeReply(r.node(), false, error) : r).toList());
     }
   }
 
@@ -175,7 +171,7 @@ final class Quorum implements Backend {
 
     private Votes(Request request) {
       this.request = request;
-      this.owner = Owner.of(request.keys, request.settings);
+      this.owner = Owner.of(request);
     }
 
     private Grant grant() {
@@ -194,29 +190,18 @@ final class Quorum implements Backend {
       long byDefault = Math.min(Math.max(ttl / 20, 50 * Clock.MS), settings.retryFor);
       long timeout = Math.min(settings.nodeTimeout > 0 ? settings.nodeTimeout : byDefault, ttl / 10 * 9);
       long until = Clock.now() + Math.max(timeout, Server.TRY);
-      NodeReply[] came = nodes.stream().map(node -> new NodeReply(node.server.topology.name(), false,
-          new TimeoutException("the node is silent"))).toArray(NodeReply[]::new);
-      CompletableFuture<Tally> result = new CompletableFuture<>();
-      CompletableFuture<?>[] asked = IntStream.range(0, came.length).mapToObj(
+      List<NodeReply> came = new CopyOnWriteArrayList<>(nodes.stream().map(node ->
+          new NodeReply(node.server.topology.name(), false, new TimeoutException("the node is silent"))).toList());
+      CompletableFuture<Void> enough = new CompletableFuture<>();
+      CompletableFuture<?>[] asked = IntStream.range(0, came.size()).mapToObj(
           // A connection that ended while nobody used it says nothing of its node.
           n -> question.ask(nodes.get(n), until).exceptionallyCompose(error -> Server.isBroken(unwrap(error))
               ? question.ask(nodes.get(n), until) : CompletableFuture.failedFuture(error)).handle((granted, error) -> {
-                Tally tally;
-                synchronized (came) {
-                  came[n] = new NodeReply(came[n].node(), error == null && granted, unwrap(error));
-                  tally = new Tally(List.of(came));
-                }
-                return isEnough.test(tally) && result.complete(tally);
+                came.set(n, new NodeReply(came.get(n).node(), error == null && granted, unwrap(error)));
+                return isEnough.test(new Tally(List.copyOf(came))) && enough.complete(null);
               })).toArray(CompletableFuture[]::new);
-      Runnable end = () -> {
-        synchronized (came) {
-          result.complete(new Tally(List.of(came)));
-        }
-      };
-      CompletableFuture.allOf(asked).thenRun(end);
-      var timer = Clock.after(timeout, end);
-      result.whenComplete((tally, error) -> timer.cancel(false));
-      return result;
+      return CompletableFuture.anyOf(enough, CompletableFuture.allOf(asked)).orTimeout(timeout, TimeUnit.NANOSECONDS)
+          .handle((done, late) -> new Tally(List.copyOf(came)));
     }
 
     /** Asks all nodes at once, and tells whether a majority says so. It fails if there is none for either. */
@@ -235,18 +220,12 @@ final class Quorum implements Backend {
       long ttl = request.settings.ttl;
       Call call = owner.lock(request.mode, request.settings);
       Predicate<Tally> isEnough = tally -> tally.isGranted() || settings.failFast && tally.isOutOfReach();
-      return acquisition.pend(ask(ttl, isEnough, (node, until) -> node.take(call, until))).handle((tally, failure) -> {
-        boolean isInTime = Clock.now() - sent < counted(ttl) && !acquisition.isLeft();
-        if (isInTime && tally.isGranted()) {
-          return CompletableFuture.completedFuture(tally); // the other nodes may still grant
-        }
-        // It waits, because the next attempt would find what this one holds.
-        return releaseAll().thenApply(ended -> {
-          if (acquisition.isLeft()) {
-            throw Signal.LEFT;
-          }
-          return tally.inVain();
-        });
+      return acquisition.pend(ask(ttl, isEnough, (node, until) -> node.take(call, until))).handle((tally, left) -> {
+        boolean isInTime = left == null && Clock.now() - sent < counted(ttl);
+        return isInTime && tally.isGranted() ? CompletableFuture.completedFuture(tally) // the other nodes may still grant
+            // It waits, because the next attempt would find what this one holds.
+            : releaseAll().thenCompose(ended -> left == null ? CompletableFuture.completedFuture(tally.inVain())
+                : CompletableFuture.<Tally>failedFuture(left));
       }).thenCompose(done -> done);
     }
 

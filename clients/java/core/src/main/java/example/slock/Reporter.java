@@ -47,12 +47,8 @@ final class Reporter {
     run(() -> hooks.releaseFailed(label, error));
   }
 
-  void heldLong(String label, List<String> keys) {
-    log(Level.WARNING, "a lock has been held for an hour and has no maximum hold time", keys, label, null);
-  }
-
-  void abandoned(String label, List<String> keys) {
-    log(Level.WARNING, "nobody refers to a hold any more that was not released; it is released now", keys, label, null);
+  void warn(String text, String label, List<String> keys) {
+    log(Level.WARNING, text, keys, label, null);
   }
 
   void polls(String reason) {

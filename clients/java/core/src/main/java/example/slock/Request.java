@@ -122,7 +122,7 @@ public final class Request extends RequestOptions<Request> {
   void check() {
     locks.checkOpen(keys);
     settings.check(keys, mode);
-    locks.backend.check(this);
+    Settings.require(locks.backend.counted(settings.ttl) > 0, "the ttl of a quorum must be above 2 ms and the drift");
   }
 
   String label() {

@@ -45,7 +45,8 @@ final class Server implements Backend, Keeper {
   /** Sends a call once, and waits for the reply until a moment. */
   CompletableFuture<Transport.Reply> send(Call call, long until) {
     CompletableFuture<Transport.Reply> reply;
-    boolean mayBlock = Caller.isWaiting() && locks.backend == this; // nodes of a quorum are asked at once
+    // Nodes of a quorum are asked at once, and a thread that waits for replicas could not be interrupted.
+    boolean mayBlock = Caller.isWaiting() && locks.backend == this && call.then().isEmpty();
     try {
       reply = transport.call(call, Math.max(until - Clock.now(), Clock.MS), mayBlock).toCompletableFuture();
     } catch (RuntimeException | Error e) {
@@ -95,17 +96,22 @@ final class Server implements Backend, Keeper {
 
   /** Tries until there is an answer, for a time. Then the error is a {@link SlockException.NoAnswer} about the names. */
   <T> CompletableFuture<T> repeat(List<String> names, long time, LongFunction<CompletableFuture<T>> attempt) {
-    return new Repetition<T>(locks, names) {
-      @Override
-      CompletableFuture<T> attempt() {
-        return attempt.apply(Math.min(limit(), Clock.now() + TRY));
-      }
+    return repeat(names, time, Clock.plus(Clock.now(), time), 0, null, attempt);
+  }
 
-      @Override
-      long limit() {
-        return Clock.plus(began, time);
+  private <T> CompletableFuture<T> repeat(List<String> names, long time, long end, int failures, Throwable last,
+      LongFunction<CompletableFuture<T>> attempt) {
+    boolean isOver = last != null && (Clock.now() >= end || locks.isClosed);
+    CompletableFuture<T> sent = isOver ? CompletableFuture.failedFuture(noAnswer(names, time, last))
+        : attempt.apply(Math.min(end, Clock.now() + TRY));
+    return sent.exceptionallyCompose(failure -> {
+      Throwable error = unwrap(failure);
+      if (!Protocol.passes(error)) {
+        throw Protocol.failure(Protocol.explain(error, names));
       }
-    }.start();
+      return Clock.later(Math.min(Polling.AFTER_ERRORS.pause(failures), end - Clock.now()))
+          .thenCompose(over -> repeat(names, time, end, failures + 1, moreTelling(last, error), attempt));
+    });
   }
 
   static SlockException noAnswer(List<String> names, long within, Throwable last) {
@@ -159,13 +165,13 @@ final class Server implements Backend, Keeper {
 
   @Override
   public Acquisition acquisition(Request r, boolean isTry) {
-    Owner owner = Owner.of(r.keys, r.settings);
+    Owner owner = Owner.of(r);
     return new ServerAcquisition(this, owner, owner.lock(r.mode, r.settings), r.settings, isTry);
   }
 
   @Override
   public CompletableFuture<Grant> adopt(Request r) {
-    Owner owner = Owner.of(r.keys, r.settings);
+    Owner owner = Owner.of(r);
     return ask(r.keys, locks.settings.retryFor, owner.adopt(r.mode, r.settings.ttl)).handle((answer, failure) -> {
       if (failure == null) {
         return answer.number() == 0 ? null : new Grant(this, owner, answer.number(), answer.sent());
@@ -178,12 +184,12 @@ final class Server implements Backend, Keeper {
 
   @Override
   public CompletableFuture<Integer> release(Request r) {
-    return ask(r.keys, locks.settings.retryFor, Owner.of(r.keys, r.settings).end(0)).thenApply(answer -> (int) answer.number());
+    return ask(r.keys, locks.settings.retryFor, Owner.of(r).end(0)).thenApply(answer -> (int) answer.number());
   }
 
   @Override
   public void follow(String key) {
-    if (topology.hasFailover()) {
+    if (topology.hasFailover() && !locks.isClosing) {
       listener.channel(key, true);
     }
   }

@@ -62,7 +62,7 @@ final class ServerAcquisition extends Acquisition {
 
   @Override
   CompletableFuture<Grant> failed(boolean isPastDeadline) {
-    return isPastDeadline && last == null && contact != Clock.NEVER ? timedOut() : super.failed(isPastDeadline);
+    return isPastDeadline && last == null && hasReply ? timedOut() : super.failed(isPastDeadline);
   }
 
   private CompletableFuture<Grant> timedOut() {
@@ -95,15 +95,13 @@ final class ServerAcquisition extends Acquisition {
   CompletableFuture<Grant> attempt() {
     forget();
     channel = isOnce ? null : server.listener.channel(owner.keys().get(0), isWaiting);
-    if (channel == null) {
-      return ask(false);
-    }
-    ticket = channel.ticket();
-    if (channel.isUp() || !isWaiting) {
-      return ask(channel.isUp());
+    ticket = channel == null ? null : channel.ticket();
+    boolean isUp = channel != null && channel.isUp();
+    if (isUp || channel == null || !isWaiting) {
+      return ask(isUp);
     }
     // It polls until the server has confirmed the subscription, which may be never.
-    long pause = Math.min(Polling.REFUSED.pause(polls++), deadline() - Clock.now());
+    long pause = Math.min(Polling.REFUSED.pause(polls++), deadline - Clock.now());
     return pend(ticket.next(pause)).thenCompose(confirmed -> {
       forget();
       ticket = channel.ticket();
@@ -113,15 +111,15 @@ final class ServerAcquisition extends Acquisition {
 
   private CompletableFuture<Grant> ask(boolean byMessage) {
     long now = Clock.now();
-    long wait = Math.min(Protocol.SERVER_WAIT, Math.max(deadline() - now, Clock.MS));
-    long until = Math.min(Math.min(limit(), now + Server.TRY), Clock.plus(deadline(), LATE_REPLY));
+    long wait = Math.min(Protocol.SERVER_WAIT, Math.max(deadline - now, Clock.MS));
+    long until = Math.min(Math.min(limit, now + Server.TRY), Clock.plus(deadline, LATE_REPLY));
     boolean wasLoose = isLoose;
     isLoose = true;
     return pend(server.number(byMessage ? Protocol.waiting(call, wait, channel.name, ticket.tag) : call, until))
         .handle((reply, failure) -> {
           Throwable error = unwrap(failure);
           if (error == null || !Protocol.code(error).isEmpty()) {
-            contact = Clock.now();
+            noteReply();
             // The end of a token of the program's might end another hold of it, so there only copies count that are known.
             isLoose = wasLoose || reply != null && !reply.isAlone() && !owner.isGiven();
           }
@@ -151,7 +149,7 @@ final class ServerAcquisition extends Acquisition {
   /** Waits for the message of a request that is in the queue. */
   private CompletableFuture<Grant> await(long sent, long wait) {
     long most = SEND_AGAIN - ThreadLocalRandom.current().nextLong(SEND_AGAIN / 5);
-    long pause = Math.min(Math.min(most, locks.settings.retryWaitFor / 4), Clock.plus(deadline() - Clock.now(), LATE_MESSAGE));
+    long pause = Math.min(Math.min(most, locks.settings.retryWaitFor / 4), Clock.plus(deadline - Clock.now(), LATE_MESSAGE));
     return pend(ticket.next(pause)).thenCompose(message -> {
       if (message == Listener.AGAIN) {
         return CompletableFuture.failedFuture(Signal.AGAIN);
@@ -173,12 +171,9 @@ final class ServerAcquisition extends Acquisition {
    */
   private CompletableFuture<Grant> confirm(long fence, long sent, boolean byMessage) {
     isQueued = true;
-    contact = contact == Clock.NEVER ? began : contact;
     long since = Clock.now() - sent;
     boolean isSure = !byMessage || since <= wanted.ttl / 3 && !server.topology.hasFailover();
-    if (isLeft()) {
-      return CompletableFuture.failedFuture(Signal.LEFT);
-    } else if (wanted.minReplicas == 0 && isSure && since < Kept.counted(wanted.ttl)) {
+    if (wanted.minReplicas == 0 && isSure && since < server.counted(wanted.ttl)) {
       return CompletableFuture.completedFuture(new Grant(server, owner, fence, sent));
     }
     return pend(server.extend(owner, wanted.ttl, fence, wanted, Clock.now() + Server.TRY)).thenCompose(

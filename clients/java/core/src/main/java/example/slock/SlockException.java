@@ -3,7 +3,9 @@ package example.slock;
 import java.io.Serializable;
 import java.util.List;
 import java.util.Locale;
+import java.util.Objects;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 
 /**
  * What all errors of this library have in common. All other errors are those of the Redis client library, and
@@ -15,7 +17,11 @@ public class SlockException extends RuntimeException {
 
   /** About these keys. The text of the cause is added. */
   protected SlockException(List<String> keys, String text, Throwable cause) {
-    super(text + (keys.isEmpty() || text.contains("(lock ") ? "" : about(keys)) + told(text, cause), cause);
+    this(keys, text, "", cause);
+  }
+
+  private SlockException(List<String> keys, String text, String more, Throwable cause) {
+    super(text + (keys.isEmpty() ? "" : " (lock " + String.join(", ", keys) + ")") + more + told(text, cause), cause);
     this.keys = List.copyOf(keys);
   }
 
@@ -24,22 +30,16 @@ public class SlockException extends RuntimeException {
     return keys;
   }
 
-  private static String about(List<String> keys) {
-    return " (lock " + String.join(", ", keys) + ")";
-  }
-
   /** The causes, of which the last often says most. */
   private static String told(String text, Throwable cause) {
-    StringBuilder all = new StringBuilder();
-    for (int n = 0; cause != null && n < MOST_CAUSES; n++) {
-      String next = cause.getMessage();
-      if (next != null && !text.contains(next) && all.indexOf(next) < 0) {
-        all.append(": ").append(next);
-      }
-      Throwable[] others = cause.getSuppressed();
-      cause = cause.getCause() != null || others.length == 0 ? cause.getCause() : others[0];
-    }
-    return all.toString();
+    return Stream.iterate(cause, Objects::nonNull, SlockException::cause).limit(MOST_CAUSES).map(Throwable::getMessage)
+        .filter(next -> next != null && !text.contains(next)).distinct().map(next -> ": " + next).collect(Collectors.joining());
+  }
+
+  /** Jedis has the error of a connection among those that it suppressed. */
+  private static Throwable cause(Throwable error) {
+    Throwable[] others = error.getSuppressed();
+    return error.getCause() != null || others.length == 0 ? error.getCause() : others[0];
   }
 
   /** The server replied, and others held the lock until the wait was over. */
@@ -48,9 +48,8 @@ public class SlockException extends RuntimeException {
 
     /** With the holders that the server named. */
     public TimedOut(List<String> keys, String text, List<Info.Holder> holders, Throwable cause) {
-      super(keys, text + (keys.isEmpty() ? "" : about(keys)) + (holders.isEmpty() ? "" : ", held by ")
-          + holders.stream().map(one -> (one.metadata() + " " + one.token()).strip()).collect(Collectors.joining(" and ")),
-          cause);
+      super(keys, text, (holders.isEmpty() ? "" : ", held by ") + holders.stream()
+          .map(one -> (one.metadata() + " " + one.token()).strip()).collect(Collectors.joining(" and ")), cause);
       this.holders = List.copyOf(holders);
     }
 
@@ -103,13 +102,13 @@ public class SlockException extends RuntimeException {
 
   /** The owner token does not hold all the keys, for example because the hold was released or detached. */
   public static final class NotHeld extends SlockException {
+    NotHeld(List<String> keys, Mode mode) {
+      this(keys, "the owner token does not hold the lock for " + mode, null);
+    }
+
     /** About these keys. */
     public NotHeld(List<String> keys, String text, Throwable cause) {
       super(keys, text, cause);
-    }
-
-    NotHeld(List<String> keys, Mode mode) {
-      this(keys, "the owner token does not hold the lock for " + mode, null);
     }
   }
 
@@ -187,7 +186,7 @@ public class SlockException extends RuntimeException {
 
     /** With the replies of the nodes, in the order of the clients. */
     public QuorumMissed(List<String> keys, String text, List<NodeReply> nodes) {
-      super(keys, text + about(keys) + "; " + nodes.stream().map(NodeReply::toString).collect(Collectors.joining("; ")), null);
+      super(keys, text, "; " + nodes.stream().map(NodeReply::toString).collect(Collectors.joining("; ")), null);
       this.nodes = List.copyOf(nodes);
       nodes.stream().map(NodeReply::error).filter(e -> e != null).forEach(this::addSuppressed);
     }

@@ -6,12 +6,14 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.LinkedTransferQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
@@ -24,7 +26,7 @@ import redis.clients.jedis.ConnectionFactory;
 import redis.clients.jedis.ConnectionPool;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
-import redis.clients.jedis.JedisShardedPubSub;
+import redis.clients.jedis.Protocol;
 import redis.clients.jedis.UnifiedJedis;
 import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisException;
@@ -38,7 +40,7 @@ import redis.clients.jedis.util.Pool;
  * may be in use for long, and to wait for one, to test it, or to make it, may take longer than a call can wait.
  */
 final class JedisTransport implements Transport {
-  /** Connections of a pool. */
+  /** Connections to a server, unless the program's pool may have more. */
   private static final int MOST = 8;
   /** For what blocks, of each server: one that is silent keeps those of the others free. */
   private static final int THREADS = 16;
@@ -48,66 +50,62 @@ final class JedisTransport implements Transport {
   private static final long PRIMARY_MS = 500;
 
   /** One server, and our connections to it. */
-  private static final class Node {
+  private final class Node {
     final String address;
     /** With Sentinel null. */
     final Pool<Connection> program;
     final PooledObjectFactory<Connection> factory;
     final ThreadPoolExecutor threads = new ThreadPoolExecutor(THREADS, THREADS, 1, TimeUnit.SECONDS, new LinkedBlockingQueue<>(),
         task -> thread("slock-jedis", task));
-    /** Connections that nobody uses. */
-    private final LinkedTransferQueue<Connection> idle = new LinkedTransferQueue<>();
+    private final int most;
     /** How many connections there are, with those that are being made. */
     private final AtomicInteger made = new AtomicInteger();
-    private final AtomicBoolean isSparing = new AtomicBoolean();
+    /** Connections that nobody uses. To those that wait it also gives errors. */
+    private final LinkedTransferQueue<Object> idle = new LinkedTransferQueue<>();
     private volatile boolean isClosed;
+    /** Null while there is no channel. */
+    private Subscription subscription;
 
-    Node(String address, Pool<Connection> program, PooledObjectFactory<Connection> factory) {
+    Node(String address, Pool<Connection> program) {
+      HostAndPort server = address.isEmpty() ? JedisTransport.this.address : HostAndPort.from(address);
       this.address = address;
       this.program = program;
-      this.factory = factory;
+      most = Math.max(MOST, program == null ? 0 : program.getMaxTotal());
+      factory = config == null ? program.getFactory()
+          : new ConnectionFactory(server, config);
       threads.allowCoreThreadTimeOut(true);
     }
 
-    /** A connection that is there already, or that somebody gives back in time; else null. */
+    /** A connection. To make one may take longer than a call can wait, so the next one, such as that of a renewal, is made now. */
     Connection take(long limitNanos) {
+      Object next = idle.poll();
+      if (idle.isEmpty()) {
+        grow();
+      }
       try {
-        Connection ready = idle.poll();
-        return ready == null && made.get() >= MOST ? idle.poll(limitNanos, TimeUnit.NANOSECONDS) : ready;
+        next = next == null ? idle.poll(limitNanos, TimeUnit.NANOSECONDS) : next;
       } catch (InterruptedException e) {
         Thread.currentThread().interrupt();
-        return null;
       }
+      if (next instanceof Connection connection) {
+        return connection;
+      }
+      throw new CompletionException(next == null ? new TimeoutException() : (Throwable) next);
     }
 
-    /** Makes a connection, unless there are enough. That may take longer than a call can wait. */
-    Connection make() throws Exception {
-      if (made.incrementAndGet() <= MOST) {
-        try {
-          return factory.makeObject().getObject();
-        } catch (Exception | Error e) {
-          made.decrementAndGet();
-          throw e;
-        }
-      }
-      made.decrementAndGet();
-      return null;
-    }
-
-    /** Has another connection made, so that the next command, such as a renewal, need not wait for it. */
-    void spare() {
-      if (idle.isEmpty() && made.get() < MOST && !isSparing.getAndSet(true)) {
-        threads.execute(() -> {
+    /** Makes a connection, unless there are enough. If that fails, one of those that wait, or do so a little later, learns why. */
+    private void grow() {
+      if (made.getAndUpdate(n -> Math.min(n + 1, most)) < most) {
+        thread("slock-jedis", () -> {
           try {
-            Connection spare = make();
-            if (spare != null) {
-              giveBack(spare);
+            giveBack(factory.makeObject().getObject());
+          } catch (Exception | Error e) {
+            for (long end = System.nanoTime() + PAUSE_NANOS; !idle.tryTransfer(e) && System.nanoTime() < end;) {
+              LockSupport.parkNanos(PAUSE_NANOS / 100);
             }
-          } catch (Exception e) { // the call that needs one makes it, and learns why that fails
-          } finally {
-            isSparing.set(false);
+            made.decrementAndGet();
           }
-        });
+        }).start();
       }
     }
 
@@ -129,17 +127,34 @@ final class JedisTransport implements Transport {
     }
 
     private void clear() {
-      for (Connection one = idle.poll(); one != null; one = idle.poll()) {
-        drop(one);
+      for (Object one = idle.poll(); one != null; one = idle.poll()) {
+        drop((Connection) one);
       }
       if (idle.hasWaitingConsumer()) {
-        spare();
+        grow();
+      }
+    }
+
+    synchronized void subscribe(Channel channel) {
+      if (subscription == null) {
+        subscription = new Subscription(this);
+        thread("slock-listener", subscription).start();
+      } else {
+        subscription.add(channel);
+      }
+    }
+
+    /** Has it listen over another connection. */
+    synchronized void listenAgain() {
+      if (subscription != null) {
+        subscription.disconnect();
       }
     }
 
     void close() {
       isClosed = true;
       clear();
+      listenAgain();
     }
   }
 
@@ -152,11 +167,9 @@ final class JedisTransport implements Transport {
   private final Pool<Connection> pool;
   /** By address; without a cluster by the name of the server. */
   private final Map<String, Node> nodes = new ConcurrentHashMap<>();
-  /** The addresses that the servers of a cluster named by MOVED, and by ASK for one command. */
+  /** The addresses that the servers of a cluster named. */
   private final Map<Integer, String> slots = new ConcurrentHashMap<>();
-  private final Map<Integer, String> asks = new ConcurrentHashMap<>();
   private final Map<String, Channel> channels = new ConcurrentHashMap<>();
-  private final Map<String, Subscription> subscriptions = new ConcurrentHashMap<>();
   private final AtomicBoolean isFollowing = new AtomicBoolean();
 
   /** The address and the configuration are null if they are not known. */
@@ -225,10 +238,8 @@ final class JedisTransport implements Transport {
   private Node node(int slot) {
     if (isCluster) {
       return node(slots.getOrDefault(slot, ""));
-    } else if (isSentinel) {
-      return node(ask("getCurrentMaster").toString(), null);
     }
-    return node("", pool);
+    return isSentinel ? node(ask("getCurrentMaster").toString(), null) : node("", pool);
   }
 
   /** A node of a cluster: the one with this address, or another one if the program's client does not know it. */
@@ -239,81 +250,66 @@ final class JedisTransport implements Transport {
   }
 
   private Node node(String at, Pool<Connection> program) {
-    return nodes.compute(at, (same, node) -> {
-      if (node != null && node.program == program) {
-        return node;
-      }
-      return new Node(at, program, config == null ? program.getFactory()
-          : new ConnectionFactory(at.isEmpty() ? address : HostAndPort.from(at), config));
-    });
+    return nodes.compute(at, (same, node) -> node != null && node.program == program ? node : new Node(at, program));
   }
 
   @Override
   public CompletionStage<Reply> call(Call call, long limit, boolean mayBlock) {
     if (!call.key().isEmpty()) {
-      int slot = slot(call.key());
-      String asked = asks.remove(slot);
-      return call(asked == null ? node(slot) : node(asked), call, limit, mayBlock, asked != null);
+      return call(node(slot(call.key())), call, limit, mayBlock);
     }
     List<CompletableFuture<Reply>> all = (isCluster ? clusterNodes().keySet().stream().map(this::node) : Stream.of(node(-1)))
-        .map(node -> call(node, call, limit, false, false)).toList();
+        .map(node -> call(node, call, limit, false)).toList();
     return CompletableFuture.allOf(all.toArray(CompletableFuture[]::new))
         .thenApply(done -> new Reply(all.stream().map(one -> one.join().value()).toList(), null, true));
   }
 
-  private CompletableFuture<Reply> call(Node node, Call call, long limit, boolean mayBlock, boolean isAsking) {
+  private CompletableFuture<Reply> call(Node node, Call call, long limit, boolean mayBlock) {
     if (node.program != null && node.program.isClosed()) {
       throw new IllegalStateException("the program has closed its client");
-    }
-    int limitMs = (int) (limit / 1_000_000) + 1;
-    Connection ready = mayBlock ? node.take(limit) : null;
-    if (ready != null) {
-      return CompletableFuture.completedFuture(run(node, ready, call, limitMs, isAsking));
+    } else if (mayBlock) {
+      return CompletableFuture.completedFuture(run(node, call, limit, false));
     }
     CompletableFuture<Reply> result = new CompletableFuture<>();
     node.threads.execute(() -> {
       try {
-        Connection any = null;
-        while (any == null && !result.isDone()) {
-          any = node.take(limit);
-          any = any == null ? node.make() : any;
-        }
-        if (any != null) {
+        if (!result.isDone()) {
           // A reply that is late for its caller says nothing against the connection.
-          result.complete(run(node, any, call, Math.max(limitMs, MOST_MS), isAsking));
+          result.complete(run(node, call, Math.max(limit, MOST_MS * 1_000_000L), false));
         }
-      } catch (Exception | Error e) {
+      } catch (RuntimeException | Error e) {
         result.completeExceptionally(e);
       }
     });
     return result.orTimeout(limit, TimeUnit.NANOSECONDS);
   }
 
-  private Reply run(Node node, Connection connection, Call call, int limitMs, boolean isAsking) {
-    node.spare();
+  private Reply run(Node node, Call call, long limit, boolean isAsking) {
+    Connection connection = node.take(limit);
+    Object value;
+    Object then = null;
     try {
-      connection.setSoTimeout(limitMs);
+      connection.setSoTimeout((int) (limit / 1_000_000) + 1);
       if (isAsking) {
         execute(connection, List.of("ASKING"));
       }
-      Object value = execute(connection, call.words());
-      Object then = call.then().isEmpty() || value instanceof ErrorReply ? null : execute(connection, call.then());
-      if (value instanceof ErrorReply error && error.getCause() instanceof JedisRedirectionException other) {
-        redirect(node, call, other);
+      value = execute(connection, call.words());
+      if (!call.then().isEmpty() && !(value instanceof ErrorReply)) {
+        then = execute(connection, call.then());
       }
-      return new Reply(value, then, true);
     } finally {
       node.giveBack(connection);
     }
-  }
-
-  /** Notes which node has to have the command when it is sent again. */
-  private void redirect(Node node, Call call, JedisRedirectionException other) {
-    String target = other.getTargetNode().toString();
-    if (!clusterNodes().containsKey(target)) {
-      node.threads.execute(() -> client.exists(call.key())); // the program's client learns of the node
+    if (value instanceof ErrorReply error && error.getCause() instanceof JedisRedirectionException other) {
+      String target = other.getTargetNode().toString();
+      if (!clusterNodes().containsKey(target)) {
+        node.threads.execute(() -> client.exists(call.key())); // the program's client learns of the node
+      } else if (!(other instanceof JedisMovedDataException) && !isAsking) {
+        return run(node(target), call, limit, true);
+      }
+      slots.put(other.getSlot(), target); // for the command when it is sent again
     }
-    (other instanceof JedisMovedDataException ? slots : asks).put(other.getSlot(), target);
+    return new Reply(value, then, true);
   }
 
   private static Object execute(Connection connection, List<Object> words) {
@@ -339,144 +335,122 @@ final class JedisTransport implements Transport {
 
   // --- channels
 
-  @Override
-  public Runnable listen(String name, Consumer<String> heard, Runnable changed) {
-    Channel channel = new Channel(name, heard, changed);
-    channels.put(name, channel);
-    subscribe(channel);
-    if (isSentinel && !isFollowing.getAndSet(true)) {
-      follow();
-    }
-    return () -> {
-      channels.remove(name);
-      Subscription shared = subscriptions.get(node(channel).address); // it may be silent
-      if (shared != null) {
-        shared.disconnect(); // before others subscribe by it
-      }
-    };
-  }
-
-  private void subscribe(Channel channel) {
-    subscriptions.computeIfAbsent(node(channel).address, server -> {
-      Subscription subscription = new Subscription(server);
-      thread("slock-listener", subscription).start();
-      return subscription;
-    }).add(channel);
-  }
-
   private record Channel(String name, Consumer<String> heard, Runnable changed) {}
 
   private Node node(Channel channel) {
     return node(JedisClusterCRC16.getSlot(channel.name));
   }
 
-  /** The channels of one server, over a connection and with a thread of its own. It ends with the last channel. */
-  private final class Subscription extends JedisShardedPubSub implements Runnable {
-    private final String server;
-    private Connection connection;
-    /** The connection has a subscription; only then may others follow. */
-    private boolean isUp;
+  @Override
+  public Runnable listen(String name, Consumer<String> heard, Runnable changed) {
+    Channel channel = new Channel(name, heard, changed);
+    channels.put(name, channel);
+    node(channel).subscribe(channel);
+    if (isSentinel && !isFollowing.getAndSet(true)) {
+      follow();
+    }
+    return () -> {
+      channels.remove(name);
+      node(channel).listenAgain(); // the connection may be silent
+    };
+  }
 
-    Subscription(String server) {
-      this.server = server;
+  /** Listens to the channels of one server, over a connection and with a thread of its own, until there are none. */
+  private final class Subscription implements Runnable {
+    private final Node node;
+    /** Null while there is none that can listen. */
+    private Connection connection;
+
+    Subscription(Node node) {
+      this.node = node;
     }
 
+    /** By a command of its own, because the slots of others differ. */
     synchronized void add(Channel channel) {
-      if (isUp) {
-        ssubscribe(channel.name);
+      try {
+        if (connection != null) {
+          connection.sendCommand(Protocol.Command.SSUBSCRIBE, channel.name);
+          connection.getMany(0); // it sends what has been written
+        }
+      } catch (JedisException e) {
+        disconnect();
       }
     }
 
-    private synchronized Connection use(Connection made) {
-      connection = made;
-      return made;
-    }
-
-    private synchronized void disconnect() {
-      isUp = false;
+    synchronized void disconnect() {
       if (connection != null) {
         end(connection);
       }
-    }
-
-    private List<Channel> mine() {
-      return channels.values().stream().filter(channel -> node(channel).address.equals(server)).toList();
+      connection = null;
     }
 
     @Override
     public void run() {
-      for (boolean isOver = false; !isOver;) {
+      while (isUsed()) {
         try {
-          List<Channel> mine = mine();
-          isOver = mine.isEmpty();
-          if (!isOver) {
-            proceed(use(node(mine.get(0)).factory.makeObject().getObject()), mine.get(0).name);
+          Connection made = node.factory.makeObject().getObject();
+          made.setTimeoutInfinite();
+          begin(made);
+          while (true) {
+            hear((List<?>) text(made.getUnflushedObject()));
           }
         } catch (JedisMovedDataException moved) {
           slots.put(moved.getSlot(), moved.getTargetNode().toString());
         } catch (Exception e) {
-          LockSupport.parkNanos(PAUSE_NANOS);
+          LockSupport.parkNanos(e instanceof JedisDataException ? 10 * PAUSE_NANOS : PAUSE_NANOS); // it may have no right
         } finally {
           disconnect();
         }
       }
-      subscriptions.remove(server, this);
-      channels.values().forEach(JedisTransport.this::subscribe); // other servers may have them now
+      channels.values().forEach(channel -> node(channel).subscribe(channel)); // other servers may have them now
     }
 
-    @Override
-    public void onSSubscribe(String name, int count) {
-      if (count == 1) { // each by a command of its own, because their slots differ
-        synchronized (this) {
-          isUp = connection.isConnected();
-        }
-        mine().stream().filter(other -> !other.name.equals(name)).forEach(this::add);
+    private List<Channel> mine() {
+      return channels.values().stream().filter(channel -> node(channel) == node).toList();
+    }
+
+    private boolean isUsed() {
+      synchronized (node) {
+        node.subscription = mine().isEmpty() ? null : this;
+        return node.subscription != null;
       }
-      Channel channel = channels.get(name);
-      if (channel != null) {
+    }
+
+    private synchronized void begin(Connection made) {
+      connection = made;
+      List<Channel> mine = mine();
+      mine.forEach(this::add);
+      if (mine.isEmpty()) {
+        disconnect();
+      }
+    }
+
+    private void hear(List<?> message) {
+      Channel channel = channels.get(message.get(1));
+      if (message.get(0).equals("sunsubscribe")) {
+        disconnect(); // the slot has moved
+      } else if (channel != null && message.get(0).equals("ssubscribe")) {
         channel.changed.run();
-      }
-    }
-
-    @Override
-    public void onSUnsubscribe(String name, int count) {
-      disconnect(); // the slot has moved
-    }
-
-    @Override
-    public void onSMessage(String name, String message) {
-      Channel channel = channels.get(name);
-      if (channel != null) {
-        channel.heard.accept(message);
+      } else if (channel != null) {
+        channel.heard.accept((String) message.get(2));
       }
     }
   }
 
-  /** Leaves the connections to the former primary when the program's client has heard of another one. */
+  /** Leaves the former primary when the program's client has heard of another one. */
   private void follow() {
-    HostAndPort primary = ask("getCurrentMaster");
-    nodes.forEach((address, node) -> {
-      if (!address.equals(String.valueOf(primary)) && nodes.remove(address, node)) {
-        node.close();
-      }
-    });
-    subscriptions.forEach((address, subscription) -> {
-      if (!address.equals(String.valueOf(primary))) {
-        subscription.disconnect();
-      }
-    });
-    if (!subscriptions.isEmpty()) {
+    String primary = ask("getCurrentMaster").toString();
+    nodes.values().stream().filter(node -> !node.address.equals(primary) && nodes.remove(node.address, node)).forEach(Node::close);
+    if (isFollowing.get()) {
       CompletableFuture.delayedExecutor(PRIMARY_MS, TimeUnit.MILLISECONDS).execute(this::follow);
-    } else {
-      isFollowing.set(false);
     }
   }
 
   @Override
   public void close() {
+    isFollowing.set(false);
     channels.clear();
-    subscriptions.values().forEach(Subscription::disconnect);
-    nodes.values().forEach(node -> node.close());
+    nodes.values().forEach(Node::close);
     nodes.clear();
   }
 }

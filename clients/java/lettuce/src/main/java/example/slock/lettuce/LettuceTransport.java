@@ -53,6 +53,8 @@ final class LettuceTransport implements Transport {
   private static final long PRIMARY_MS = 1000;
   /** The shortest time in which Lettuce may have repeated a command in a cluster. */
   private static final long REPEATED_NANOS = 5_000_000;
+  /** What a server replies that is not the primary any more. */
+  private static final Set<String> REFUSALS = Set.of("READONLY", "NOREPLICAS");
 
   /** In Lettuce before 7, {@code name} is abstract. */
   private record Keyword(String name) implements ProtocolKeyword {
@@ -65,35 +67,32 @@ final class LettuceTransport implements Transport {
   /** One connection, which is opened when it is used, and again after it was lost. */
   private static final class Link<C extends StatefulConnection<String, String>> {
     private final Supplier<CompletionStage<? extends C>> open;
-    private CompletableFuture<C> current;
+    private volatile CompletableFuture<C> current = CompletableFuture.failedFuture(new IllegalStateException("not used yet"));
 
     Link(Supplier<CompletionStage<? extends C>> open) {
       this.open = open;
     }
 
     synchronized CompletableFuture<C> get() {
-      boolean isUsable = current != null && !current.isCompletedExceptionally() && (!current.isDone() || current.join().isOpen());
-      if (!isUsable) {
+      if (current.isCompletedExceptionally() || current.isDone() && !current.join().isOpen()) {
         drop(current);
         current = open.get().<C>thenApply(connection -> connection).toCompletableFuture();
       }
       return current;
     }
 
-    synchronized void drop() {
-      drop(current);
-    }
-
     /** Has the next command open another connection, unless that has happened. */
-    synchronized void drop(CompletableFuture<C> old) {
-      if (old != null && old == current) {
-        old.thenAccept(connection -> {
+    synchronized boolean drop(CompletableFuture<?> old) {
+      boolean is = old == current;
+      if (is) {
+        current.thenAccept(connection -> {
           if (connection.isOpen()) {
             connection.closeAsync();
           }
         });
-        current = null;
+        current = CompletableFuture.failedFuture(new IllegalStateException("dropped"));
       }
+      return is;
     }
   }
 
@@ -107,11 +106,10 @@ final class LettuceTransport implements Transport {
   private final Link<StatefulConnection<String, String>> listening;
   private final Link<StatefulRedisSentinelConnection<String, String>> sentinel;
   private final Map<String, Channel> channels = new ConcurrentHashMap<>();
-  /** The subscriptions of this generation that the server has not confirmed, by channel. */
+  /** The subscriptions that the server has not confirmed, by channel. */
   private final Map<Object, AsyncCommand<String, String, List<Object>>> unconfirmed = new ConcurrentHashMap<>();
+  /** The connections whose messages are heard. */
   private final Set<Object> heard = ConcurrentHashMap.newKeySet();
-  /** What the listening connections of former generations tell does not count. */
-  private volatile int generation;
   private volatile RedisClient own;
   private volatile SocketAddress primary;
 
@@ -169,32 +167,26 @@ final class LettuceTransport implements Transport {
 
   @Override
   public CompletionStage<Reply> call(Call call, long limit, boolean mayBlock) {
-    CompletableFuture<Reply> result = new CompletableFuture<>();
     CompletableFuture<StatefulConnection<String, String>> over = commands.get();
-    var timer = resources.timer().newTimeout(now -> {
-      if (result.completeExceptionally(new TimeoutException()) && over.isDone()) { // to open one may take longer than a call
-        commands.drop(over);
-      }
-    }, limit, TimeUnit.NANOSECONDS);
     long began = System.nanoTime();
-    over.thenCompose(connection -> send(connection, call)).whenComplete((reply, error) -> {
+    CompletableFuture<Reply> sent = over.thenCompose(connection -> send(connection, call));
+    // orTimeout would wake a thread for each command.
+    var timer = resources.timer()
+        .newTimeout(now -> sent.completeExceptionally(new TimeoutException()), limit, TimeUnit.NANOSECONDS);
+    return sent.handle((reply, error) -> {
       timer.cancel();
-      if (error != null) {
-        fail(result, error);
-        return;
-      }
-      boolean isRefused = reply.value() instanceof ErrorReply e && Set.of("READONLY", "NOREPLICAS").contains(e.code());
-      if (isRefused && hasSentinel()) {
+      boolean isRefused = error == null && reply.value() instanceof ErrorReply e && REFUSALS.contains(e.code());
+      boolean isSilent = error instanceof TimeoutException && over.isDone(); // to open one may take longer than a call
+      if (isSilent || isRefused && hasSentinel()) {
         commands.drop(over);
       }
       boolean isAlone = cluster == null || System.nanoTime() - began < REPEATED_NANOS;
-      result.complete(new Reply(reply.value(), reply.then(), isAlone));
+      return error == null ? new Reply(reply.value(), reply.then(), isAlone) : failed(error);
     });
-    return result;
   }
 
   /** A login that is refused is final, unless the password may change. */
-  private void fail(CompletableFuture<Reply> result, Throwable error) {
+  private Reply failed(Throwable error) {
     Throwable cause = error;
     while (cause != null && !(cause instanceof RedisCommandExecutionException)) {
       cause = cause.getCause();
@@ -202,9 +194,9 @@ final class LettuceTransport implements Transport {
     if (cluster != null) {
       cluster.refreshPartitionsAsync();
     } else if (cause != null && uri.getCredentialsProvider() instanceof StaticCredentialsProvider) {
-      result.complete(new Reply(new ErrorReply(cause.getMessage(), cause), null, true));
+      return new Reply(new ErrorReply(cause.getMessage(), cause), null, true);
     }
-    result.completeExceptionally(error);
+    throw new CompletionException(error);
   }
 
   private CompletionStage<Reply> send(StatefulConnection<String, String> connection, Call call) {
@@ -273,30 +265,25 @@ final class LettuceTransport implements Transport {
   public Runnable listen(String name, Consumer<String> heard, Runnable changed) {
     boolean isFirst = channels.isEmpty();
     channels.put(name, new Channel(heard, changed));
-    subscribe(name, generation);
+    subscribe(name);
     if (isFirst && hasSentinel()) {
       follow();
     }
     return () -> {
       channels.remove(name);
-      reopen();
+      unconfirmed.remove(name);
+      reopen(listening.current);
     };
   }
 
-  /** Listens over a new connection. */
-  private synchronized void reopen() {
-    int now = ++generation;
-    heard.clear();
-    listening.drop();
-    channels.keySet().forEach(name -> subscribe(name, now));
-  }
-
-  private void again(int of) {
-    later(AGAIN_MS, () -> {
-      if (of == generation) {
-        reopen();
-      }
-    });
+  /** Listens over a new connection, unless that has happened. */
+  private boolean reopen(CompletableFuture<?> of) {
+    boolean is = listening.drop(of);
+    if (is) {
+      heard.clear();
+      channels.keySet().forEach(this::subscribe);
+    }
+    return is;
   }
 
   private void later(long ms, Runnable task) {
@@ -304,37 +291,37 @@ final class LettuceTransport implements Transport {
   }
 
   /** The reply to SSUBSCRIBE is a push message. Of itself only an error completes a command: its own one, or that of another. */
-  private void subscribe(String name, int of) {
+  private void subscribe(String name) {
+    var over = listening.get();
     var command = command(List.of("SSUBSCRIBE", name), true);
     unconfirmed.put(name, command);
-    later(OPENING.toMillis(), () -> {
-      if (!command.isDone()) {
-        again(of);
-      }
-    });
-    listening.get().thenCompose(connection -> to(connection, name)).thenCompose(connection -> {
+    over.thenCompose(connection -> to(connection, name)).thenCompose(connection -> {
       if (heard.add(connection)) {
-        hear((StatefulRedisConnection<String, String>) connection, of);
+        hear((StatefulRedisConnection<String, String>) connection, over);
       }
       connection.dispatch(command);
       return command;
-    }).exceptionally(error -> {
+    }).orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS).exceptionally(error -> {
       String text = String.valueOf(error.getMessage());
       if (text.contains("MOVED ")) {
         cluster.refreshPartitionsAsync();
       }
       if (!text.contains("NOPERM")) { // else the user may not listen
-        again(of);
+        later(AGAIN_MS, () -> {
+          if (unconfirmed.get(name) == command && !reopen(over)) {
+            subscribe(name);
+          }
+        });
       }
       return null;
     });
   }
 
-  private void hear(StatefulRedisConnection<String, String> connection, int of) {
+  private void hear(StatefulRedisConnection<String, String> connection, CompletableFuture<?> of) {
     connection.addListener((PushListener) message -> {
       List<Object> content = message.getContent(StringCodec.UTF8::decodeKey);
       Channel channel = content.size() < 2 ? null : channels.get(content.get(1));
-      if (channel == null || of != generation) {
+      if (channel == null || of != listening.current) { // what the connections before tell does not count
         return;
       }
       switch (message.getType()) {
@@ -346,14 +333,14 @@ final class LettuceTransport implements Transport {
           }
           channel.changed.run();
         }
-        case "sunsubscribe" -> again(of); // the slot has moved
+        case "sunsubscribe" -> reopen(of); // the slot has moved
         default -> { }
       }
     });
     connection.addListener(new RedisConnectionStateListener() {
       @Override
       public void onRedisDisconnected(RedisChannelHandler<?, ?> handler) {
-        again(of);
+        later(AGAIN_MS, () -> reopen(of));
       }
     });
   }
@@ -363,11 +350,11 @@ final class LettuceTransport implements Transport {
     sentinel.get().thenCompose(to -> to.async().getMasterAddrByName(uri.getSentinelMasterId())).toCompletableFuture()
         .orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS).whenComplete((address, error) -> {
           if (error != null) {
-            sentinel.drop();
+            sentinel.drop(sentinel.current);
           } else if (address != null && !address.equals(primary)) { // or the first: what was opened before may be too old
             primary = address;
-            commands.drop();
-            reopen();
+            commands.drop(commands.current);
+            reopen(listening.current);
           }
           if (!channels.isEmpty()) {
             later(PRIMARY_MS, this::follow);
@@ -380,15 +367,11 @@ final class LettuceTransport implements Transport {
   @Override
   public void close() {
     channels.clear();
-    listening.drop();
-    commands.drop();
-    if (cluster == null) {
-      sentinel.drop();
-      RedisClient made = own;
+    listening.drop(listening.current);
+    commands.drop(commands.current);
+    if (own != program) {
+      own.shutdownAsync(0, 1, TimeUnit.SECONDS);
       own = program; // what is still released goes over it
-      if (made != program) {
-        made.shutdownAsync(0, 1, TimeUnit.SECONDS);
-      }
     }
   }
 }
