@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The settings: their names, defaults and bounds. Their values are in `state`.
 
 use std::ffi::CStr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What clients are told when something is refused: a code, and a sentence that says what to do.
 
 use slock_core::{DeadlockCycle, DeadlockStep, LockError, Mode};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What `INFO slock` shows. It costs no scan.
 
 use std::ffi::CStr;

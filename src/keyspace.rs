@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Where the core finds its locks: the server's keys.
 //!
 //! [`Keyspace::commit`] is the one way in which an operation changes a lock, always in this order: the

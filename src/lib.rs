@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! SLOCK: a read-write lock as a native data type for Redis and Valkey.
 //!
 //! The rules of the lock live in the crate `slock-core`, which knows no server. This crate is the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What replicas and the log see.
 //!
 //! Every change of a lock, also the grant to a request that has waited, is one effect. If anybody listens, it is sent

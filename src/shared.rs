@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Numbers and flags that any callback may read and set. (One thread runs them, but for values that the server frees
 //! in the background: these only read flags and count.)
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! `slock acquire`, `extend` and `release`: a lock over several steps of a job, by its owner token.
 
 use std::io::Write;

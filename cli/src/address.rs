@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Where the locks are: which servers there are, how to log in there, and what is put before each key.
 
 use std::path::Path;

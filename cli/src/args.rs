@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The command line: commands, options and their help. It does nothing by itself.
 
 use std::ffi::OsString;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! `slock break`: takes locks away from those who hold them, and says what it ended, so that what they write later can be
 //! distrusted.
 

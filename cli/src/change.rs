@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! `slock check` and `wait`: one lock, from outside of a command.
 
 use std::time::Duration;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The command that `slock run` starts: its process group, the terminal, signals, and how it ends. It knows
 //! nothing of locks.
 //!

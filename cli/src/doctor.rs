@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! `slock doctor`: checks servers for what costs people their locks, and says what to set. It changes nothing:
 //! its commands read, or find no hold of the token that it makes up. Why each matters is in docs/operating.md.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What ends the program, as one line that says what to do, and its exit code.
 
 use slock_client::redis::{ErrorKind, RedisError};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The first process of a container: the kernel gives it every process whose parent has ended, and it has to take their
 //! ends. So slock, if it is the first process, goes on as a child, and the first process does that and nothing else.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! `slock ls`, `old`, `queues` and `info`: what is held and what is waited for. Reads only.
 
 use std::time::Duration;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The servers themselves, asked directly: which there are, and what they answer. Takes and releases no locks.
 
 use std::time::Duration;

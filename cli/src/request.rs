@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What `slock run` and `slock acquire` have in common: which lock is wanted, the wait for it, and what is said of that.
 
 use std::convert::Infallible;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! `slock run`: takes the lock, runs the command, and sees to it that the command ends with its lease.
 
 use std::convert::Infallible;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What `slock top` asks of the servers, once a second: INFO slock, the longest queues, and a slice of the keys
 //! in search of the longest holds. So a frame costs a server the same, however many locks it has.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Signals that reach slock: passed on to the command, or the end of a wait.
 
 use std::io;

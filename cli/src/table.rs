@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! How things are shown: tables for people, JSON for programs, durations.
 
 use std::io::Write;

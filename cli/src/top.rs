@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! `slock top`: what is shown of the frames, and what each key of the keyboard does.
 
 use std::collections::VecDeque;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What is wrong with a `--url`, part by part. The texts quote no part that could be a password.
 
 use crate::failure::Failure;

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """The agent of the conformance scenarios: it calls the library and does nothing else.
 
 The protocol is in clients/conformance/README.md. The field `api` of `open` and `open_quorum` is `asyncio`, which is the

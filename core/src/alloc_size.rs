@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What an allocation really takes: allocators round up.
 
 /// The bytes that an allocation of `bytes` takes from jemalloc, which Redis and Valkey use: multiples of

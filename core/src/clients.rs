@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What the core asks about the clients that wait, whom it does not know.
 
 use crate::error::LockError;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The search for a cycle in who waits for whom.
 //!
 //! An owner waits for another when one of its requests cannot be served before the other acts.

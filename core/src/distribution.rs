@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! How durations are distributed, in constant memory.
 
 use hdrhistogram::Histogram;

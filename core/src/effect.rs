@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What a decision changes, as a value.
 //!
 //! An effect is what is applied to the primary's lock, logged, and sent to replicas. It speaks in

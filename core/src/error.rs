@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Why a request is refused. The module words it for clients.
 
 use std::rc::Rc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Fencing numbers.
 //!
 //! A fence is handed out with each new hold. A resource that remembers the greatest fence it has

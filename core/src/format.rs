@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The bytes of a stored lock: in an RDB file, in a `DUMP` payload, in a full sync, in a digest.
 //!
 //! # Format, version 1

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Who and where: names of locks, numbers of requests, tokens and connections. Imports nothing else.
 
 use std::hash::{Hash, Hasher};

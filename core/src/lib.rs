@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The rules of the SLOCK read-write lock.
 //!
 //! This crate owns every decision: who may hold a lock, until when, with which fence, and who is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The bounds that hold for every lock, however it came into being.
 
 /// The longest token, in bytes. The shortest has one.

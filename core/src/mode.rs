@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! How a lock is held, and what a request wants of it. Imports nothing else.
 
 /// How a lock is held.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What is asked for, from the command to the grant, and what the answer is.
 
 use std::num::{NonZeroU32, NonZeroU64};

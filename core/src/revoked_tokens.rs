@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Revoked tokens: tokens that get no new hold of a lock for a while, because their owners have ended the acquisition.
 //!
 //! A command that such an owner sent earlier may still be on its way. If it arrives after `MUNLOCK … REFUSE`, it is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! How the core reaches locks that it does not keep.
 
 use crate::effect::{Effect, Event};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The moment at which a decision is made. Imports nothing else.
 
 /// One reading of both clocks, with which a whole decision is made.

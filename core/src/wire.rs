@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! How a change is written in the log and spoken to replicas.
 //!
 //! ```text

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! `APPLY`: what replicas and the log run. Not for applications. The form is described in
 //! `slock_core::wire`.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Reading the arguments of a command.
 //!
 //! Everything is read and checked before anything is done. A wrong argument is answered with an

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What only looks: `PTTL`, `MPTTL`, `CHECK`, `INFO`. They work on replicas too, and never show a
 //! hold whose deadline has passed.
 //!

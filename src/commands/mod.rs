@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The commands: one table, and one file a family.
 //!
 //! | file | commands |

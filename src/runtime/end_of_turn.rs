@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The end of a turn of the event loop, by a timer: here, and nowhere else, the core is told to serve those who wait.
 //!
 //! It runs at the end of the turn of the event loop in which something changed, whatever it was: a release, a

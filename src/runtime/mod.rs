@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What runs while the module is loaded, and what it works with.
 //!
 //! | file | owns |

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! `NOTIFY`: requests that are answered on channels. Who may listen, who listens, and the messages.
 
 use std::rc::Rc;

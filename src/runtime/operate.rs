@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Operations for commands, and leaving their clients waiting.
 
 use slock_core::{AcquireOutcome, LockError, LockManager, Operation, ReplyTo, Request, RequestId};

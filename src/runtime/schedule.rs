@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! When the queues are to be served next: at the end of this turn of the event loop, or at a moment. And looks at all of
 //! a crowd now and then.
 //!

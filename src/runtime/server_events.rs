@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What the server tells us, and what becomes of those who wait.
 //!
 //! | event | who waits |

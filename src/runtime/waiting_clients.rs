@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Those who wait: blocked clients, and the subscribers of the channels on which requests are answered.
 //! Also checks again, at the grant, whether the user may run the command.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What operations work with, and what the server has told us meanwhile.
 
 use std::cell::RefCell;

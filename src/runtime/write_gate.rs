@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Whether a timer may write now. What the server would refuse a client, a timer must not do for it.
 //!
 //! Three things speak against it. Clients are paused, for a failover, a shutdown or by command: to

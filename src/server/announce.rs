@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Who is told of a change: replicas and the log, keyspace subscribers, `WATCH` and client-side caches.
 
 use redis_module::raw;

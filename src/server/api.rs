@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Calling the server.
 
 /// Calls a function of the module API by its name. The caller vouches for its pointers: they

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Dropping what is large on a thread of its own, as the server's lazy free does.
 //!
 //! To drop a lock of 200,000 readers takes tens of milliseconds.

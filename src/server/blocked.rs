@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Clients that wait for their answer.
 //!
 //! The server wants `RM_UnblockClient` exactly once for every client that was blocked, also for one

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Replies to commands that we have the server run.
 
 use std::ptr::NonNull;

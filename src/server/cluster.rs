@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What a node of a cluster still serves.
 
 use std::sync::OnceLock;

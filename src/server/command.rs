@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Commands, as the server's command table shows them.
 
 use std::ffi::{CStr, CString, c_char};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What this server can do, found by looking and never by its version number.
 
 use std::ffi::{CString, c_void};

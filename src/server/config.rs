@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Settings, as the server's own configuration shows them.
 
 use std::ffi::{CStr, c_char, c_void};

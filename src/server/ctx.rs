@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The context of a callback: which client it serves, which database it sees, what kind of server it runs in.
 //!
 //! What else a context is for stands in `reply`, `announce`, `status` and `cluster`.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The data type: what the server does with a stored lock without asking a command.
 //!
 //! The values are `Box<Lock>`. All callbacks but [`free`] run on the main thread; that one may run on a

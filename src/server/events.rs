@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What the server tells about itself and its keys.
 //!
 //! Nothing may be written or replicated from here: a change made inside a notification is logged

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What the rest of the module wants to be told: functions that are set once, at load.
 
 use std::ffi::CStr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Keys of the server's keyspace, seen as locks.
 
 use std::marker::PhantomData;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The server's log.
 
 use std::ffi::{CStr, CString};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The thin layer that speaks to the server, and the only place with `unsafe` code.
 //!
 //! It wraps the module API in types that cannot outlive what the server lends: a [`Ctx`] lives for a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The context that belongs to the module rather than to a callback: for timers, for looks into other databases, and
 //! for the log.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Sharded channels: who listens to them here, and sending them messages.
 
 use redis_module::raw;

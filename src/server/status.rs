@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What the server's configuration and `INFO` say.
 
 use std::ffi::CStr;

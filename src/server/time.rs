@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The clocks and the timers.
 //!
 //! Deadlines and fences go by the wall clock, durations by the monotonic one.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What is counted outside of the manager.
 
 use std::cell::RefCell;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What may be read at any time, also by a callback in the middle of an operation. What operations work with is in
 //! `runtime`.
 //!

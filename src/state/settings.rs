@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The values of the settings. Their names and bounds are in `config`.
 
 use crate::shared::Number;

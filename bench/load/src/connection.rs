@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! A connection to the server: it sends bytes and reads one reply after the other, in RESP2 or RESP3.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};

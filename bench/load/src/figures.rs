@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! How long operations took, and how that is told.
 
 use std::time::{Duration, Instant};

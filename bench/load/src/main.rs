@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The load generator of the benchmarks. It connects, gets ready and says so; then it plays as many operations as
 //! each line of its input names, and answers with a line of JSON. It knows nothing of locks: the commands are
 //! given. Who starts the server and reads what that used is in `bench/load.py`.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Clients that hand locks on and wait by NOTIFY, all over one connection, which also hears the messages.
 //!
 //! The first command is to ask, the second to release. A message ends with the number of who is granted.

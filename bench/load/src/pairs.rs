@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Commands on keys of their own, in pipelines: take and release, or only take.
 
 use std::io::{Error, Result};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Clients that hand something on, each with a connection: one has it and all others wait for it, blocked.
 //!
 //! The first command is to wait, the second to pass it on; who has passed it on waits again. `{key}` is what is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What the command line says: what is played, and how.
 
 use clap::{Parser, ValueEnum};

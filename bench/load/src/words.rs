@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Commands with placeholders, and how they are encoded. It knows nothing of connections.
 
 /// A command as it is written on the command line: words between blanks, in which

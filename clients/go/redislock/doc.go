@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // Package redislock obtains locks on a Redis or Valkey server that has loaded the SLOCK module.
 //
 // It has the exported names and the behaviour of [github.com/bsm/redislock], so that a program changes only

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // Package rueidis is a module of its own, so that package slock does not depend on rueidis and valkey-go. Its packages
 // slockrueidis and slockvalkey take locks over their clients.
 package rueidis

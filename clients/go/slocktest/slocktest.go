@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // Package slocktest has a server in memory for the tests of programs that use locks. It replies as a server with the
 // module does, so a test runs the same library code as the program.
 //

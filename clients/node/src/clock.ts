@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // The clocks: one for limits of time, and one for the validity of holds, which goes on while the machine sleeps.
 
 import os from "node:os";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // The program's client and the duplicates that its library makes of it. Commands go over the program's client. Renewals, and
 // commands while the program's own occupy it or keep it silent, go over a duplicate, and so do subscriptions.
 

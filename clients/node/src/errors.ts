@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // The errors that a program can tell apart. All others are those of the Redis client library, and a `TypeError` for a
 // wrong argument.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // A lock that was granted: what is known of it, its renewal, the change of its mode, its release, and its end for the program.
 // While a change of mode is open the hold is renewed without naming its fence: the server may have given it another one.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // Tells the program and its log what happens. It decides nothing.
 
 import {monotonic} from "./clock.js";

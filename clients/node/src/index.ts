@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // Locks of the SLOCK module of Redis and Valkey. The README says how to use them.
 
 import {ClientTransport} from "./connections.js";

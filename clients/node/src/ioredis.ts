@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // Clients of ioredis 5 and 6 and of iovalkey: of one server, by Sentinels, and of a cluster. Only public parts are used.
 
 import type {Base, Line, Listening, Subscriber} from "./connections.js";

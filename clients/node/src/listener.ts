@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // The channels by which requests wait: one for a server, one for each slot in a cluster. Each acquisition has a ticket with
 // a secret tag, so that its messages reach it and nobody else can send one.
 

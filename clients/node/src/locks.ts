@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // What a program makes once: it gives requests, and carries them out on one server or cluster.
 
 import {Acquisition, counted} from "./acquisition.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // Clients of node-redis 5 and 6: of one server, pools, clusters, and by Sentinels. Only what its documents name is used.
 
 import type {Base, Line, Listening, Subscriber} from "./connections.js";

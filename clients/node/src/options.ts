@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // The options of requests and of Locks, their defaults, and the checks before anything is sent.
 
 import {hostname} from "node:os";

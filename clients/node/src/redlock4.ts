@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // A class in the manner of redlock 4.2, over that of redlock 5. REDLOCK.md has the differences.
 
 import {EventEmitter} from "node:events";

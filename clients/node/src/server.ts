@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // One server or one cluster behind a transport: commands are sent to it again until they are answered.
 
 import {monotonic, now} from "./clock.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 // How a call ends before its time: its signal is aborted, or its Locks is closed.
 
 import {ClosedError} from "./errors.js";

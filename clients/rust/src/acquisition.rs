@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The life of an acquisition at a server, from its first command to a grant or an error. All its commands have one owner token,
 //! so each may be sent again: it is the same hold, or the same request in its place in the queue.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Locks for programs without async.
 //!
 //! The operations are those of [`crate`], and block the thread. One thread of the library's renews what is held,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Meets `redis::Client`. Commands and messages share one connection, which is made of the client.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The clock by which holds are valid. It goes on while the machine sleeps, where the system has such a clock: a hold
 //! must not seem valid when the machine wakes.
 

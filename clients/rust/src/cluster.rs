@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Meets `ClusterClient`. Commands and messages have connections of their own: if a subscription ends because its slot moves,
 //! the redis crate gives replies on that connection to the wrong commands. It may send a command again by itself.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! A lock that was granted: what is known of it, its release, and its end for the program.
 
 use std::fmt;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Tells the program and the log what happens. It decides nothing.
 
 use std::error::Error as _;

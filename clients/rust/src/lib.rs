@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Locks of the SLOCK module for Redis and Valkey.
 //!
 //! Any client can send the commands of the module. This library adds what a server cannot do: it renews a lock while work

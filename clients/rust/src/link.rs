@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! A connection of the redis crate that many share. It is opened when it is needed, and another one when it fails.
 
 use std::io::{Error, ErrorKind};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What a program makes once: it gives requests, and carries them out at one server, at a cluster, or at a quorum.
 
 use std::collections::HashSet;

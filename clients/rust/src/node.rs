@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! One server, or one cluster, as the library uses it: commands are sent again until they are answered.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Options of requests, their defaults, and the checks before anything is sent.
 
 use std::time::Duration;

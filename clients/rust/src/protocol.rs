@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The words of the commands, and what the replies mean. It sends nothing.
 
 use std::sync::{Arc, LazyLock};

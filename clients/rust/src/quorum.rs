@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The servers of a `Locks`: one, or several independent ones, of which a majority decides. The algorithm of a quorum is that of
 //! redsync and of the Redis documentation ("Distributed Locks with Redis").
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What is wanted: keys, a mode and options.
 
 use std::sync::Arc;

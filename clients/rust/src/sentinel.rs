@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Meets `SentinelClient`. The redis crate asks the Sentinels when it connects, and does not notice a failover after that.
 //! So while there is a connection, a Sentinel is listened to. If it names another primary, the connection is given up.
 

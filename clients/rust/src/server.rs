@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Where the locks are, as the program says it.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Hash slots of a cluster.
 
 /// The part of a key that decides the slot: the text between the first `{` and the next `}`, or all of it.

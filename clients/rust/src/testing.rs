@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! A server in memory, for the tests of programs that use locks. It replies as a server with the module does, so what is
 //! tested is the library that the program uses.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The one interface to clients of the redis crate: commands that have replies, and channels that have messages.
 
 use std::sync::Arc;

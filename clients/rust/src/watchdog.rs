@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Has holds looked after: one thread of the process has those renewed that are due, each on the runtime that acquired it,
 //! and has those ended whose time is over.
 

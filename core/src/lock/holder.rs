@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! One token's hold of one lock, in as few bytes as it takes: there may be millions.
 
 use crate::alloc_size::allocated;

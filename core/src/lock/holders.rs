@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The table of a lock's holders.
 //!
 //! A handful of holders is a plain array, searched from end to end: most locks have one. Above

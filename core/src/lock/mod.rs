@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! One lock: its mode, its holders, and what may be granted on it.
 //!
 //! A lock is a value. It knows neither its own name nor who waits for it, and time is always passed

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Asking for a hold: granted at once, refused, or enqueued.
 
 use smallvec::SmallVec;

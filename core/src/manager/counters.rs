@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What has happened since the server started.
 
 use crate::distribution::Distribution;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The end of an acquisition, whatever has become of it: its requests are withdrawn, its holds are released, and what it
 //! sent earlier and arrives later is refused.
 

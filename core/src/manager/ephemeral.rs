@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Which hold ends with which connection.
 //!
 //! A hold is known by its fence, which no other hold ever has. So an entry that has become stale, because

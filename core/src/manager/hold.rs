@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What becomes of a hold once it is given: released, extended, downgraded, or ended with its connection.
 
 use super::lock_manager::LockManager;

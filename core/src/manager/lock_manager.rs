@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What the manager keeps between operations, and what it is told.
 
 use std::any::Any;

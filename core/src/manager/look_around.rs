@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What is looked at now and then of all that wait, because nothing reports it: names, and owners. The caller says when,
 //! and keeps how far the look has come.
 

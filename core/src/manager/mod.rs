@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Every operation of the lock, from request to answer.
 //!
 //! The manager owns what is not stored with a lock: the source of fences, the queue, and which hold ends

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! An operation: which locks it is about, where they are, and what the time is.
 
 use crate::error::LockError;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! When there is something to do, and the rounds in which it is done: one step of each kind in turn.
 
 use super::lock_manager::LockManager;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The steps of serving: the one place where waiting requests are granted. `rounds` says when each is taken.
 
 use std::rc::Rc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! What is to be done after the command that caused it: queues and requests that have to be looked at.
 
 use std::collections::{BTreeSet, VecDeque};

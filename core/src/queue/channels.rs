@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Requests that are answered on channels: which stand where, and which are asked again.
 
 use std::borrow::Borrow;

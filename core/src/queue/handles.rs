@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Short names for what the tables speak of: queues, tokens.
 
 use std::rc::Rc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! The requests that wait, in order of arrival.
 //!
 //! A queue belongs to a name, not to a lock: it exists while somebody waits there, whether or not

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! How many places in queues the requests of each user have.
 
 use super::Waitlist;

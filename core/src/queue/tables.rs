@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
 //! Look-up tables of those who wait, by what ends or changes their waits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

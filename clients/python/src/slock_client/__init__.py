@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """Read-write locks in Redis and Valkey with the SLOCK module.
 
 `slock_client.Locks` is for synchronous programs, `slock_client.asyncio.Locks` for those that use asyncio.

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """The life of an acquisition, from its first command to a grant or an error.
 
 All commands of it have one owner token, so each may be sent again: it is the same hold, or the same request in its

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """The end of a block is noticed in whichever way it comes.
 
 CPython looks for signals at the entry of `__exit__`, before its first line: an exception of a signal handler can end a

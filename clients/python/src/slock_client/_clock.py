@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """The clock of all deadlines: on Linux one that goes on while the machine sleeps."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """`Lock` in place of that of redis-py and valkey-py, in terms of `Locks`. DROP_IN.md has the differences."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """A lock that was granted, and what holds of both halves have in common.
 
 Threads change it without a lock, which an exception of a signal handler might leave locked. Where one of several

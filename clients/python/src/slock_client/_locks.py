@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """What `Locks`, quorums and requests of both halves have in common."""
 
 from __future__ import annotations

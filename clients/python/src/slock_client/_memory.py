@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """The rules of the lock in memory: who may hold it, who is next, and what the server tells of it."""
 
 from __future__ import annotations

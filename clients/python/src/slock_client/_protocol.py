@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """The words of the commands, and what the replies mean. Nothing is sent here."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """Locks on several independent servers: N servers, and arithmetic. The algorithm is that of redsync and of the Redis
 documentation ("Distributed Locks with Redis")."""
 

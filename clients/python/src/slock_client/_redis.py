@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """Over a client of redis-py or valkey-py, synchronous or asyncio.
 
 All commands go through duplicates of the program's client, made by public means: no command of the program can keep

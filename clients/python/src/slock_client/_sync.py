@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """The classes of the synchronous half."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """The synchronous half: what the common coroutines await blocks the thread.
 
 A thread of the program can get an exception of a signal handler at any instruction. So all that it does here is an

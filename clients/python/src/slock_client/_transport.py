@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """What is asked of a Redis client library, and of threads or tasks.
 
 The rules of locks are written once, as coroutines. In the asyncio half they are awaited. In the synchronous half what

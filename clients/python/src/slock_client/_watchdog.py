@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """The one task or thread that looks after all holds of a `Locks`: it renews them, and ends those whose time is over or
 whose owner has gone."""
 

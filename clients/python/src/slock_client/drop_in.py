@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """`Lock` in place of redis-py's, for `lock_class=slock_client.drop_in.Lock`. DROP_IN.md has the differences."""
 
 from __future__ import annotations

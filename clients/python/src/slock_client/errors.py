@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """The errors of this library. Each survives pickling, so that it reaches the parent of a worker process."""
 
 from __future__ import annotations

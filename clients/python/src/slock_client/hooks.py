@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """Functions of the program that are called when something happens to a lock."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """What the server tells of locks: who holds one, who waits for it, and which are waited for."""
 
 from __future__ import annotations

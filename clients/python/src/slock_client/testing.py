@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """For the tests of programs that use locks: a server in memory, and a fixture of pytest that starts a real one.
 
     server = slock_client.testing.MemoryServer()

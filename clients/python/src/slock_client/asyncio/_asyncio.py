@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """The classes of the asyncio half."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """The asyncio half: the tasks of one event loop."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """`Lock` in place of that of `redis.asyncio`, for `lock_class=slock_client.asyncio.drop_in.Lock`."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
 """`Lock` in place of that of `valkey.asyncio`, for `lock_class=slock_client.asyncio.valkey_drop_in.Lock`."""
 
 from __future__ import annotations
