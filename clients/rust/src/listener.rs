@@ -123,6 +123,9 @@ impl Listener {
             let mut failures = 0;
             // A server that has not noticed the loss of a connection would let requests wait for a channel that nobody hears.
             let subscribed = loop {
+                if !listener.state().channels.contains_key(&slot) {
+                    return;
+                }
                 match listener.transport.listen(&name).await {
                     Err(error) if passes(&error) && failures < FURTHER_SUBSCRIPTIONS => {
                         sleep(AFTER_ERRORS.pause(failures).unwrap_or_default()).await;
@@ -132,7 +135,11 @@ impl Listener {
                 }
             };
             let mut state = listener.state();
-            let Some(channel) = state.channels.get_mut(&slot) else { return };
+            let Some(channel) = state.channels.get_mut(&slot) else {
+                // Closed meanwhile: the connection may have been opened after that.
+                drop(state);
+                return listener.transport.close();
+            };
             channel.is_subscribing = false;
             match subscribed {
                 Ok(()) => state.tickets.retain(|_, (of, _)| *of != slot),
