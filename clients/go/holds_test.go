@@ -148,3 +148,50 @@ func TestCancelledContextsLeaveNothing(t *testing.T) {
 	_ = w.rdb.Close()
 	testserver.Eventually(t, func() bool { return runtime.NumGoroutine() <= before })
 }
+
+// restarting is a node that restarts while it is sent an extension: it forgets the end of the acquisition.
+type restarting struct {
+	*slocktest.Server
+	mu      sync.Mutex
+	asked   chan struct{} // an extension has come
+	restart chan struct{} // closed: its connection is lost
+	late    int           // requests for the lock after that
+}
+
+func (r *restarting) Call(ctx context.Context, call slock.Call) (reply, then any, err error) {
+	if call.Command[0] == "SLOCK.LOCK" && call.Reserved {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		select {
+		case <-r.restart:
+			r.late++
+		default:
+			r.asked <- struct{}{}
+			<-r.restart
+			return nil, nil, errors.New("the connection was lost")
+		}
+	}
+	return r.Server.Call(ctx, call)
+}
+
+// A copy that follows the end of an acquisition would take the lock of a node that has restarted since.
+func TestAQuorumSendsNothingAgainAfterTheEnd(t *testing.T) {
+	node := &restarting{Server: slocktest.New(), asked: make(chan struct{}), restart: make(chan struct{})}
+	locks := slock.NewQuorumWith([]slock.Transport{slocktest.New(), slocktest.New(), node})
+	defer locks.Close()
+	hold := must(locks.Write("a").Lock(t.Context()))
+	if err := hold.Extend(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	<-node.asked
+	if err := hold.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	close(node.restart)
+	time.Sleep(50 * time.Millisecond) // ten times the pause before a copy
+	node.mu.Lock()
+	defer node.mu.Unlock()
+	if node.late > 0 {
+		t.Errorf("%d requests for the lock were sent after its end", node.late)
+	}
+}

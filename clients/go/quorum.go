@@ -151,21 +151,29 @@ type votes struct {
 	owner   owner
 	sent    time.Duration  // before the first command was sent
 	fences  []atomic.Int64 // of the nodes; 0: none
+
+	// live is over once the end is sent: a copy of a command that asks for the lock must not follow it. A node that has
+	// restarted meanwhile does not know of the end, and would give a lock that nobody releases.
+	live  context.Context
+	leave context.CancelFunc // of live
 }
 
 // question asks a node, which gave a fence before or 0, and tells whether it grants.
 type question func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error)
 
 func (q *quorum) votes(r *Request) *votes {
-	return &votes{quorum: q, request: r, owner: r.owner(), sent: sending(), fences: make([]atomic.Int64, len(q.nodes))}
+	v := &votes{quorum: q, request: r, owner: r.owner(), sent: sending(), fences: make([]atomic.Int64, len(q.nodes))}
+	v.live, v.leave = context.WithCancel(context.Background())
+	return v
 }
 
 // all waits for all nodes.
 func all(tally) bool { return false }
 
 // ask asks all nodes at once. It gives the replies that came until they were enough, or ctx was over, or the time for
-// nodes. By default that is a twentieth of the ttl, within bounds; a node that has not replied by then may still do so.
-func (v *votes) ask(ctx context.Context, isEnough func(tally) bool, ask question) tally {
+// nodes. By default that is a twentieth of the ttl, within bounds; a node that has not replied by then may still do so,
+// until the context of the nodes is over.
+func (v *votes) ask(ctx, node context.Context, isEnough func(tally) bool, ask question) tally {
 	s, ttl := v.quorum.settings, v.request.settings.ttl
 	timeout := cmp.Or(max(s.nodeTimeout, 0), min(max(ttl/20, 50*time.Millisecond), s.retryFor))
 	until := time.Now().Add(min(timeout, ttl*9/10))
@@ -173,7 +181,7 @@ func (v *votes) ask(ctx context.Context, isEnough func(tally) bool, ask question
 	for i, n := range v.quorum.nodes {
 		got[i] = NodeReply{Node: n.topology.Name, Err: errSilent}
 		go func() {
-			granted, err := ask(context.WithoutCancel(ctx), until, n, &v.fences[i])
+			granted, err := ask(node, until, n, &v.fences[i])
 			came <- func() { got[i].Granted, got[i].Err = granted && err == nil, err }
 		}()
 	}
@@ -208,9 +216,10 @@ func (v *votes) attempt(ctx context.Context) (got tally, isGranted bool) {
 	if v.quorum.settings.failFast {
 		isEnough = func(t tally) bool { return t.isGranted() || t.isLost() }
 	}
-	got = v.ask(ctx, isEnough, func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error) {
-		return take(ctx, until, n, fence, call)
-	})
+	got = v.ask(ctx, valued{v.live, ctx}, isEnough,
+		func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error) {
+			return take(ctx, until, n, fence, call)
+		})
 	if got.isGranted() && now()-v.sent < v.quorum.settings.counted(v.request.settings.ttl) {
 		return got, true // the other nodes may still grant
 	}
@@ -229,14 +238,15 @@ func (v *votes) extend(
 	settings.ttl = ttl
 	call, sent := o.lock(v.request.mode, &settings), sending()
 	call.Reserved = true
-	got := v.ask(ctx, tally.isCertain, func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error) {
-		before := fence.Load()
-		_, err := take(ctx, until, n, fence, call)
-		if code(err) == "GRACE" {
-			return false, nil // it gives no new hold, so it has not got this one
-		}
-		return before != 0 && fence.Load() == before, err
-	})
+	got := v.ask(ctx, valued{v.live, ctx}, tally.isCertain,
+		func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error) {
+			before := fence.Load()
+			_, err := take(ctx, until, n, fence, call)
+			if code(err) == "GRACE" {
+				return false, nil // it gives no new hold, so it has not got this one
+			}
+			return before != 0 && fence.Load() == before, err
+		})
 	isHeld, err := v.outcome(got, sent)
 	if isHeld {
 		return answer{number: 1, sent: sent}, err
@@ -263,12 +273,14 @@ func (v *votes) outcome(got tally, sent time.Duration) (isGranted bool, err erro
 
 // release ends the hold at all nodes, in the background at those that do not reply in time.
 func (v *votes) release(ctx context.Context, isEnough func(tally) bool, after time.Duration) tally {
-	return v.ask(ctx, isEnough, func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error) {
-		call, within := v.owner.ending(fence.Swap(0), after)
-		got, err := n.number(ctx, until, call)
-		if passes(err) {
-			n.deliver(ctx, call, within)
-		}
-		return got.number > 0, err
-	})
+	v.leave()
+	return v.ask(ctx, context.WithoutCancel(ctx), isEnough,
+		func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error) {
+			call, within := v.owner.ending(fence.Swap(0), after)
+			got, err := n.number(ctx, until, call)
+			if passes(err) {
+				n.deliver(ctx, call, within)
+			}
+			return got.number > 0, err
+		})
 }
