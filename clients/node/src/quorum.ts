@@ -93,6 +93,8 @@ class Votes implements Keeper {
   /** Before the first command was sent. */
   readonly sent = now();
   readonly #votes: readonly Vote[];
+  /** Nothing that asks for the lock follows the end: a node that has restarted meanwhile would give it, and nobody would release it. */
+  #isEnding = false;
 
   constructor(readonly quorum: QuorumBackend, readonly request: LockRequest) {
     this.owner = new Owner(request.keys, quorum.settings.prefix, request.settings.token);
@@ -135,7 +137,7 @@ class Votes implements Keeper {
   /** Sends a node a command that gives a fence or 0, when it has replied to the one before. */
   async take(vote: Vote, call: Call, until: number): Promise<boolean> {
     const reply = vote.asked.then(() => {
-      if (monotonic() >= until) throw new SilentError();
+      if (this.#isEnding || monotonic() >= until) throw new SilentError();
       return vote.server.number(call, until);
     });
     vote.asked = reply.catch(() => {});
@@ -180,12 +182,16 @@ class Votes implements Keeper {
   }
 
   async end(owner: Owner, _: number, afterMs: number): Promise<boolean> {
+    this.#isEnding = true;
     return (await this.decide(afterMs > 0 ? ({server, fence}) => server.end(owner, fence, afterMs) : this.#release)).isGranted;
   }
 
   endLater(): void { void this.releaseAll(); }
 
-  releaseAll(): Promise<Tally> { return this.ask(() => false, this.#release); }
+  releaseAll(): Promise<Tally> {
+    this.#isEnding = true;
+    return this.ask(() => false, this.#release);
+  }
 
   /** Ends the hold at one node, in the background if the node does not reply in time. */
   readonly #release: Question = async (vote, until) => {
