@@ -30,7 +30,7 @@ NUMBERS = (
     *(b"%d" % number for number in (-1, 1024, 1025, 2**31, 2**32, 2**53 - 1, 2**53, 2**63 - 1, 2**63, 2**64)),
     *(b"", b"1.5", b"+1", b"01", b" 1", b"1 ", b"0x10", b"1e3", b"-0", b"nan", b"9" * 400),
 )
-CHANNELS = (b"heard", b"unheard", b"c" * 255, b"c" * 256, b"")
+CHANNELS = (b"heard", b"silent", b"c" * 255, b"c" * 256, b"")
 
 # What else a client may do to the keys, and to the settings, between two commands. FLUSHDB in the background:
 # Redis 8.0 blocks who flushes otherwise, and CLIENT UNBLOCK of that client crashes it.

@@ -99,7 +99,7 @@ def _change_while_they_wait(old: Server, new: Server, group: str, change: Callab
     told = asker.granted()
     others = {result for result in asker.messages.values() if result.startswith("-")}
     assert {other[1:] for other in others} <= RETRIABLE
-    # Whoever was granted at the old node holds at the new one, alone; all others may wait there.
+    # Those who were granted at the old node hold at the new one, alone; all others may wait there.
     again = Asker(new, group)
     keys = {tag: again.keys[int(tag[1:]) % NAMES] for tag in told}
     assert len(set(keys.values())) == len(told) and set(keys.values()) <= set(brief)

@@ -145,7 +145,7 @@ class Model:
             yield from self._grant(state, self._next_ready(state, until), until)
 
     def _serve(self, state: State, until: int) -> Iterator[State]:
-        """Whoever can be granted is, before anything else happens; in a stall by `grants`."""
+        """All who can be granted are, before anything else happens; in a stall by `grants`."""
         number = self._next_ready(state, until)
         if number is None or self.times.may_stall(state.now, until):
             yield state
@@ -213,7 +213,7 @@ class Model:
         return reply if isinstance(reply, int) and reply > 0 else None
 
     def _is_blocked(self, state: State, number: int) -> bool:
-        """By holds, or by whoever stands before it; a call that is not in the queue stands behind all."""
+        """By holds, or by a call that stands before it; a call that is not in the queue stands behind all."""
         call = self.calls[number]
         if call.name == "UPGRADE" and self._is_lost(state, call):
             return True  # it will be told so

@@ -235,7 +235,7 @@ fn a_crowd_leaves_no_memory_behind() {
     let ways: [(&str, Way); 5] = [
         ("left", |manager, _, all| all.iter().for_each(|request| assert!(manager.abandon(*request)))),
         ("timed out", |_, _, _| ()),
-        ("sent away", |manager, _, _| {
+        ("failed by a change of role", |manager, _, _| {
             drop(manager.fail_waiters(LockError::NotPrimary));
             manager.end_waits(&mut whole_turn(ms(1_000)));
         }),

@@ -32,7 +32,7 @@ pub(super) struct Tally {
     pub(super) deadlocks: usize,
     pub(super) late_deadlocks: usize,
     pub(super) denied: usize,
-    pub(super) unheard: usize,
+    pub(super) gone: usize,
     pub(super) longest_cycle: usize,
 }
 
@@ -210,7 +210,7 @@ impl SideBySide {
                 request.id
             })
             .collect();
-        self.tally.unheard += gone.len();
+        self.tally.gone += gone.len();
         gone.iter().for_each(|id| self.model.forget(*id));
         for answer in &results {
             self.model.judge(answer, now);

@@ -172,7 +172,7 @@ fn a_connection_with_many_holds_ends_them_in_slices_and_the_oldest_connection_fi
     assert_eq!(scene.manager.counters.releases, 1 + 2 * HOLDS as u64);
 }
 
-/// Names of two slots, of which one moves away: all requests there are sent away, and no others.
+/// Names of two slots, of which one moves away: all requests there fail, and no others.
 #[test]
 fn a_probe_finds_every_request_whose_names_are_not_served() {
     let mut scene = Scene::new();
