@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync/atomic"
 	"time"
 )
@@ -30,9 +31,10 @@ const (
 // errSilent is the error of a call to a server that says nothing.
 var errSilent = errors.New("the connection is silent")
 
-// telling is the one of two errors that tells more.
+// telling is the later of two errors, unless it only says that nothing came in time.
 func telling(last, err error) error {
-	if last != nil && err == errSilent {
+	var slow net.Error
+	if last != nil && (err == errSilent || errors.As(err, &slow) && slow.Timeout()) {
 		return last
 	}
 	return err

@@ -11,7 +11,7 @@ import {
 import type {Reporter} from "./hooks.js";
 import {check, requestSettings, type Mode, type Settings} from "./options.js";
 import {REFUSE_MS, explain, type Owner} from "./protocol.js";
-import {Server, noAnswer, repeat, type Answer} from "./server.js";
+import {Server, moreTelling, noAnswer, repeat, type Answer} from "./server.js";
 import {Stop} from "./stop.js";
 import type {Call} from "./transport.js";
 
@@ -313,7 +313,7 @@ export class HeldLock implements Hold {
     return this.#loss();
   }
 
-  #loss(): LostError { return new LostError(this.keys, this.reason!, this.reason === "expired" ? this.#failed : undefined); }
+  #loss(): LostError { return new LostError(this.keys, this.reason!, this.reason === "expired" ? explain(this.#failed, this.keys) : undefined); }
 
   #tellLoss(): LostError {
     const loss = this.#loss();
@@ -354,7 +354,7 @@ export class HeldLock implements Hold {
     const answer: Answer | {error: unknown} = await this.keeper.extend(this.owner, longer, named, this.wanted, limit)
       .catch((error: unknown) => (isWrongType(error) ? {number: 0, sent: 0} : {error}));
     this.update(() => {
-      if ("error" in answer) this.#failed = explain(answer.error, this.keys);
+      if ("error" in answer) this.#failed = moreTelling(this.#failed, answer.error);
       else if (answer.number > 0) this.#lengthen(answer.sent, longer);
       else if (named === this.named) this.#lose("gone"); // else it was about another fence
     });

@@ -170,6 +170,11 @@ impl Error {
         matches!(self, Error::NoAnswer(_)) || matches!(self, Error::Redis(error) if passes(error))
     }
 
+    /// It only says that nothing came.
+    pub(crate) fn is_silence(&self) -> bool {
+        matches!(self, Error::Redis(error) if error.is_timeout())
+    }
+
     /// Another type has replaced the lock.
     pub(crate) fn is_another_type(&self) -> bool {
         matches!(self, Error::Redis(error) if error.code() == Some("WRONGTYPE"))

@@ -245,6 +245,7 @@ impl Inner {
             Ok(true) => self.lengthen(lease, sent, ttl),
             Ok(false) if fence == lease.named() => self.lose(lease, Reason::Gone),
             Ok(false) => {} // it is about another fencing token
+            Err(error) if lease.failed.is_some() && error.is_silence() => {} // it tells less
             Err(error) => lease.failed = Some(error.clone().explained(&self.wanted().keys)),
         })?;
         answer.map(drop)

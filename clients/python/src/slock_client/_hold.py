@@ -21,7 +21,7 @@ from slock_client import errors
 from slock_client._acquisition import Request
 from slock_client._clock import now
 from slock_client._options import Duration, Mode, Options, seconds
-from slock_client._protocol import REFUSE_FOR, Owner, explained, not_held
+from slock_client._protocol import REFUSE_FOR, Owner, explained, more_telling, not_held
 from slock_client._quorum import Votes
 from slock_client._server import Answer, Server
 from slock_client._transport import NoReply, ServerError
@@ -87,7 +87,7 @@ class HoldBase:
         self._is_changing = False  # a change of mode is under way
         self._is_renewing = False
         self._is_warned = False  # that nothing limits the hold
-        self._failed: BaseException | None = None  # what the last renewal said, unless one has succeeded since
+        self._failed: Exception | None = None  # what the last renewal said, unless one has succeeded since
         self._watchers: list[Callable[[], object]] = []  # called when the hold is over
         self._ends = [None]  # who takes the one element ends the hold
         self._claim = Claim(self, grant, alive)
@@ -193,7 +193,7 @@ class HoldBase:
         loss = errors.LostError(f"the lock was lost, {self._reason}", self.keys)
         loss.reason = self._reason
         if self._reason == "expired":
-            loss.__cause__ = self._failed
+            loss.__cause__ = explained(self._failed) if self._failed else None
         return loss
 
     async def _release(self) -> None:
@@ -253,7 +253,7 @@ class HoldBase:
             answer = await keeper.extend(self._claim.owner, ttl, fence, self._options, until)
         except (NoReply, ServerError, errors.SlockError) as error:
             self._renew_at = now() + min(self._ttl / 10, _AGAIN if isinstance(error, NoReply) else self._ttl)
-            self._failed = explained(error)
+            self._failed = more_telling(self._failed, error)
             self.check()
             raise
         if answer.number:

@@ -143,8 +143,9 @@ def explained(error: Exception, keys: tuple[str, ...] = ()) -> BaseException:
 
 
 def more_telling(last: Exception | None, error: Exception) -> Exception:
-    """The later of two errors, unless it only says that nothing came."""
-    return last if last is not None and isinstance(error, NoReply) and error.__cause__ is None else error
+    """The later of two errors, unless it only says that nothing came in time."""
+    is_silence = isinstance(error, NoReply) and type(error.__cause__).__name__ in ("NoneType", "TimeoutError")
+    return last if last is not None and is_silence else error
 
 
 def no_answer(keys: tuple[str, ...], within: float, last: Exception | None) -> errors.NoAnswerError:

@@ -98,7 +98,7 @@ final class Kept {
   }
 
   private void lose(Reason reason) {
-    Throwable cause = reason == Reason.EXPIRED ? failed : null;
+    Throwable cause = reason == Reason.EXPIRED && failed != null ? Protocol.explain(failed, owner.names()) : null;
     ending = () -> new SlockException.Lost(owner.names(), reason, cause);
   }
 
@@ -233,7 +233,7 @@ final class Kept {
         if (isGone && named == named()) { // else it was about another fence
           lose(Reason.GONE);
         } else if (error != null) {
-          failed = Protocol.explain(error, owner.names());
+          failed = Server.moreTelling(failed, error);
         } else if (!isGone) {
           lengthen(answer.sent(), wanted);
         }
