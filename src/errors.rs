@@ -55,16 +55,19 @@ pub fn in_use() -> Reply {
     Reply::Error("ERR a SLOCK command cannot run inside a notification that another one has caused".into())
 }
 
-/// Names who waits for whom, where; names cut to 64 bytes. Of a lock that the user may not look at, only the user's own
+/// What a client chose, as errors show it: at most 64 bytes.
+pub fn shown(bytes: &[u8]) -> String {
+    const BYTES_SHOWN: usize = 64;
+    let cut = &bytes[..bytes.len().min(BYTES_SHOWN)];
+    format!("{}{}", cut.escape_ascii(), if cut.len() < bytes.len() { "..." } else { "" })
+}
+
+/// Names who waits for whom, where. Of a lock that the user may not look at, only the user's own
 /// token, with which the cycle begins and ends, is named.
 fn in_words(cycle: &DeadlockCycle) -> String {
-    const BYTES_SHOWN: usize = 64;
     let viewer = Viewer::of_name(cycle.told_to.as_deref());
     let own = cycle.steps.first().map(|first| &first.token);
-    let shown = |bytes: &[u8]| {
-        let cut = &bytes[..bytes.len().min(BYTES_SHOWN)];
-        format!("\"{}{}\"", cut.escape_ascii(), if cut.len() < bytes.len() { "..." } else { "" })
-    };
+    let shown = |bytes: &[u8]| format!("\"{}\"", shown(bytes));
     let waits = |step: &DeadlockStep| {
         let may_look = viewer.may_look_at(&step.lock.name);
         let name = if may_look { shown(&step.lock.name) } else { "?".into() };

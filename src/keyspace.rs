@@ -10,7 +10,6 @@
 //! that remove locks which an operation has open. The type's callbacks report that: see [`note_change`].
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
@@ -70,9 +69,9 @@ struct Announcement<'c> {
 }
 
 impl Announcement<'_> {
-    /// Tells subscribers; not that the key has gone where it has come back.
+    /// Tells subscribers.
     #[inline(always)]
-    fn announce(&self, access: &Access<'_>, has_come_back: bool) {
+    fn announce(&self, access: &Access<'_>) {
         let &Self { db, name, event, changed } = self;
         if let Access::Timer(own, _) = access {
             own.select_db(db);
@@ -84,24 +83,9 @@ impl Announcement<'_> {
             (0..changed.ended).for_each(|_| ctx.announce(c"slock.expire", name));
         }
         ctx.announce(event_name(event), name);
-        if changed.is_gone && !has_come_back {
+        if changed.is_gone {
             ctx.announce_gone(name);
         }
-    }
-}
-
-/// Tells subscribers. Of keys that went within the operation and came back the server has announced already that they
-/// came (`new`): they have not gone.
-#[inline(never)]
-fn announce_many(many: &[Announcement<'_>], access: &Access<'_>) {
-    let since_one_went = many.iter().skip_while(|announced| !announced.changed.is_gone);
-    let came = since_one_went.filter(|announced| announced.changed.is_new);
-    let come_back: BTreeSet<(i32, &[u8])> =
-        came.map(|announced| (announced.db, announced.name.bytes())).collect();
-    for announced in many {
-        let has_come_back =
-            !come_back.is_empty() && come_back.contains(&(announced.db, announced.name.bytes()));
-        announced.announce(access, has_come_back);
     }
 }
 
@@ -123,16 +107,9 @@ impl<'c> Keyspace<'c> {
     /// the runtime is in use.
     #[inline(always)]
     pub fn with_keys<R>(ctx: Ctx<'c>, keys: &'c [Str<'c>], work: impl FnOnce(Operation<'_, Self>) -> R) -> R {
-        let (one, many): ([&[u8]; 1], Vec<&[u8]>);
-        let names = if let [key] = keys {
-            one = [key.bytes()];
-            &one[..]
-        } else {
-            many = keys.iter().map(|key| key.bytes()).collect();
-            &many
-        };
+        let names: SmallVec<[&[u8]; 1]> = keys.iter().map(|key| key.bytes()).collect();
         let (access, db) = (Access::Command(ctx, keys), ctx.db());
-        Self::with(access, db, has_listeners(ctx), |store| work(Operation::new(store, now(), db, names)))
+        Self::with(access, db, has_listeners(ctx), |store| work(Operation::new(store, now(), db, &names)))
     }
 
     /// Has `work` done on any keys, seen from a timer, and tells subscribers of it.
@@ -162,11 +139,7 @@ impl<'c> Keyspace<'c> {
             result = work(&mut keyspace);
             changes = keyspace.unannounced;
         }
-        match changes.as_slice() {
-            [] => {}
-            [one] => one.announce(&access, false),
-            many => announce_many(many, &access),
-        }
+        changes.iter().for_each(|change| change.announce(&access));
         result
     }
 

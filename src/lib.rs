@@ -45,11 +45,11 @@ fn load(ctx: server::Ctx<'_>, arguments: &[&[u8]]) -> Result<(), String> {
     server::start(ctx);
     let accepted =
         |done: bool, what: &str| if done { Ok(()) } else { Err(format!("the server refused {what}")) };
-    accepted(server::register_datatype(ctx, &runtime::DATATYPE_HOOKS), "the data type")?;
+    accepted(server::register_datatype(ctx), "the data type")?;
     commands::register(ctx).map_err(|name| format!("the server refused the command {name}"))?;
     config::register(ctx, arguments)?;
     accepted(server::register_info::<Info>(ctx), "the INFO section")?;
-    accepted(server::subscribe(ctx, &runtime::EVENT_HOOKS), "the event subscriptions")?;
+    accepted(server::subscribe(ctx), "the event subscriptions")?;
     say_ready();
     runtime::start(ctx);
     Ok(())

@@ -112,7 +112,7 @@ RESTORE = "local value = redis.call('DUMP', 'k') redis.call('DEL', 'k') redis.ca
 CHANGES = [
     ("DEBUG RELOAD", "k", 0, True),
     (f'EVAL "{RESTORE}" 0', "k", 0, True),
-    ("SWAPDB 0 5", "k", 5, True),
+    ("SWAPDB 0 5", "k", 5, False),
     ("RENAME k j", "j", 0, False),
     ("MOVE k 5", "k", 5, False),
     # The connection takes it without the option.

@@ -37,8 +37,8 @@ use crate::error::{DeadlockCycle, DeadlockStep, LockError};
 use crate::ids::{LockId, LockIdRef, RequestId, UserName};
 use crate::lock::{Admission, Lock};
 use crate::mode::{Mode, Want};
+use crate::outside::LockStore;
 use crate::queue::{Queue, QueueId, TokenId, Waiter, Waitlist};
-use crate::store::LockStore;
 
 /// So many steps a search takes at most when a request comes, and when its owner is looked at later.
 const STEPS_AT_REQUEST: usize = 100;

@@ -2,10 +2,7 @@
 
 //! Who and where: names of locks, numbers of requests, tokens and connections. Imports nothing else.
 
-use std::hash::{Hash, Hasher};
 use std::rc::Rc;
-
-use hashbrown::Equivalent;
 
 /// The name of a lock: a key in one of the server's databases. Sorted by database first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,18 +33,6 @@ impl LockId {
 impl From<LockIdRef<'_>> for LockId {
     fn from(id: LockIdRef<'_>) -> Self {
         Self { db: id.db, name: id.name.into() }
-    }
-}
-
-impl Hash for LockId {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_ref().hash(state);
-    }
-}
-
-impl Equivalent<LockId> for LockIdRef<'_> {
-    fn equivalent(&self, id: &LockId) -> bool {
-        *self == id.as_ref()
     }
 }
 

@@ -19,7 +19,7 @@
 //! | `revoked_tokens` | tokens that get no new hold of a lock for a while |
 //! | [`manager`] | every operation from request to answer; who is granted next |
 //! | `deadlock` | the search for owners that would wait for each other |
-//! | `store`, `clients` | what the core asks for that it does not keep: locks, and those who wait |
+//! | `outside` | what the core asks for that it does not keep: locks, and those who wait |
 //! | `distribution` | how long waits and holds took |
 //! | [`format`] | the bytes of a stored lock |
 
@@ -27,7 +27,6 @@
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 mod alloc_size;
-mod clients;
 mod deadlock;
 mod distribution;
 mod effect;
@@ -39,16 +38,15 @@ pub mod limits;
 mod lock;
 pub mod manager;
 mod mode;
+mod outside;
 mod queue;
 mod request;
 mod revoked_tokens;
-mod store;
 #[cfg(test)]
 mod tests;
 mod time;
 pub mod wire;
 
-pub use clients::{Clients, NotGranted};
 pub use distribution::Distribution;
 pub use effect::{Change, Effect, Event};
 pub use error::{DeadlockCycle, DeadlockStep, LockError};
@@ -57,10 +55,10 @@ pub use ids::{ConnectionId, HoldRef, LockId, LockIdRef, RequestId, UserName};
 pub use lock::{Applied, Holder, Lock};
 pub use manager::{Counters, LockManager, NamePosition, Operation, OwnerPosition, TimeSlice};
 pub use mode::{Mode, Want};
+pub use outside::{Clients, LockStore, Lookup, NotGranted};
 pub use queue::{QueueSummary, Waiter, Waitlist};
 pub use request::{
     AcquireOutcome, Answer, Claim, Destination, Extension, ReplyTo, Request, Terms, WaitPolicy, WaitResult,
 };
 pub use revoked_tokens::RevokedTokens;
-pub use store::{LockStore, Lookup};
 pub use time::Timestamp;

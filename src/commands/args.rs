@@ -13,6 +13,7 @@ use slock_core::limits::{
     META_MAX_BYTES, NAME_MAX_BYTES, NAMES_MAX, NUMBER_MAX, TOKEN_MAX_BYTES, is_name, is_token,
 };
 
+use crate::errors::shown;
 use crate::server::{Reply, Str};
 use crate::state::{STATE, TTL_MAX_MS};
 
@@ -32,13 +33,6 @@ const REFUSE_MAX_MS: i64 = 3_600_000;
 /// An error that ends a command.
 pub fn error<T>(text: impl Into<String>) -> Result<T, Reply> {
     Err(Reply::Error(text.into()))
-}
-
-/// What was given, as errors show it: at most 64 bytes.
-fn shown(bytes: &[u8]) -> String {
-    const BYTES_SHOWN: usize = 64;
-    let cut = &bytes[..bytes.len().min(BYTES_SHOWN)];
-    format!("'{}{}'", cut.escape_ascii(), if cut.len() < bytes.len() { "..." } else { "" })
 }
 
 /// The arguments that have not been read yet.
@@ -199,7 +193,7 @@ impl<'a> Args<'a> {
             // Mostly in capital letters. To compare without regard to case takes five times as long.
             let fits = |word: &&str| text == word.as_bytes() || text.eq_ignore_ascii_case(word.as_bytes());
             let Some(at) = taken.iter().position(fits) else {
-                return error(format!("ERR unknown option {}", shown(text)));
+                return error(format!("ERR unknown option '{}'", shown(text)));
             };
             let word = taken[at];
             if given & 1 << at != 0 {
@@ -223,7 +217,7 @@ impl<'a> Args<'a> {
                 "COUNT" => options.count = Some(self.count()?),
                 "CURSOR" => options.cursor = integer("CURSOR", self.value("CURSOR")?, 0..=i64::MAX, "")?,
                 "FULL" => options.is_full = true,
-                _ => return error(format!("ERR unknown option {}", shown(text))),
+                _ => return error(format!("ERR unknown option '{}'", shown(text))),
             }
         }
         Ok(())
@@ -233,7 +227,7 @@ impl<'a> Args<'a> {
     pub fn end(&self) -> Result<(), Reply> {
         match self.rest.first() {
             None => Ok(()),
-            Some(word) => error(format!("ERR unexpected argument {}", shown(word.bytes()))),
+            Some(word) => error(format!("ERR unexpected argument '{}'", shown(word.bytes()))),
         }
     }
 

@@ -33,27 +33,27 @@ fn look<R>(ctx: Ctx<'_>, key: Str<'_>, at: impl FnOnce(Option<&Lock>) -> R) -> R
     }
 }
 
-fn pttl_ms(ctx: Ctx<'_>, key: Str<'_>, token: &[u8], now_ms: u64) -> Result<i64, Reply> {
-    look(ctx, key, |lock| {
-        let own = lock.and_then(|lock| lock.holder(token, now_ms));
-        own.map_or(NOT_A_HOLDER, |own| (own.deadline_ms - now_ms).cast_signed())
-    })
-}
-
 pub fn pttl(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
     let (key, token) = (args.key()?, args.token()?);
-    pttl_ms(ctx, key[0], token, server::now().unix_ms()).map(Reply::Int)
+    least_pttl(ctx, key, token)
 }
 
 pub fn mpttl(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
     let (keys, token) = (args.keys(1)?, args.token()?);
     args.end()?;
-    let now_ms = server::now().unix_ms();
-    let mut least = i64::MAX;
+    least_pttl(ctx, keys, token)
+}
+
+fn least_pttl(ctx: Ctx<'_>, keys: &[Str<'_>], token: &[u8]) -> Result<Reply, Reply> {
+    let (now_ms, mut least) = (server::now().unix_ms(), i64::MAX);
     for key in keys {
-        least = least.min(pttl_ms(ctx, *key, token, now_ms)?);
+        let left_ms = look(ctx, *key, |lock| {
+            let own = lock.and_then(|lock| lock.holder(token, now_ms));
+            own.map_or(NOT_A_HOLDER, |own| (own.deadline_ms - now_ms).cast_signed())
+        })?;
+        least = least.min(left_ms);
     }
     Ok(Reply::Int(least))
 }

@@ -20,7 +20,6 @@ use slock_core::{TimeSlice, Timestamp};
 use super::notify::without_subscriber;
 use super::schedule::Schedule;
 use super::working_state::{LOOK_EVERY_MS, Runtime, try_with_runtime};
-use super::write_gate::WriteBlock;
 
 use crate::keyspace::Keyspace;
 use crate::server::{OwnCtx, monotonic_ms, now};
@@ -37,11 +36,8 @@ const ANSWERS_AT_ONCE: usize = 128;
 /// Of this, so much at most for locks that came by `RESTORE`.
 const RESTORED_SLICE: Duration = Duration::from_micros(500);
 
-/// When to look again while clients are paused.
-const PAUSED_RETRY_MS: u64 = 10;
-
-/// When to look again while a client's write would be refused.
-const REFUSED_RETRY_MS: u64 = 100;
+/// When to look again while nothing may be written.
+const SHUT_RETRY_MS: u64 = 10;
 
 /// How often the module asks who has subscribed to the channels on which requests are answered. No server tells
 /// its modules that a subscription ends.
@@ -87,13 +83,13 @@ impl TimeSlice for Slice {
 impl Runtime {
     fn tick(&mut self, ctx: OwnCtx<'_>, store: &mut Keyspace<'_>) {
         let (follows, is_replica) = (STATE.only_follows(), STATE.is_replica.get());
-        let block = if follows { None } else { self.write_gate.block(ctx.as_ctx()) };
+        let is_shut = follows || self.write_gate.is_shut(ctx.as_ctx());
         let (started, now_ms) = (Instant::now(), monotonic_ms());
         let mut slice = Slice(started);
         if !follows {
             self.look_for_subscribers(now_ms);
         }
-        if follows || block.is_some() {
+        if is_shut {
             self.manager.end_waits(&mut slice);
         } else {
             let manager = &mut self.manager;
@@ -115,22 +111,16 @@ impl Runtime {
             if self.manager.is_failing_waiters() {
                 self.schedule.at_end_of_turn();
             }
+        } else if !is_shut && self.has_work() {
+            self.schedule.at_next_slice();
+        } else if !is_shut {
+            self.reschedule(now());
+        } else if !self.manager.is_idle() || self.has_work() {
+            // Time-outs come at their moment; whatever else is to be done waits.
+            let retry_ms = monotonic_ms() + SHUT_RETRY_MS;
+            let wait_end_ms = self.manager.next_wait_end_ms();
+            self.schedule.at(wait_end_ms.map_or(retry_ms, |end_ms| end_ms.min(retry_ms)));
         }
-        match block {
-            _ if is_replica => {}
-            None if !follows && self.has_work() => self.schedule.at_next_slice(),
-            None if !follows => self.reschedule(now()),
-            Some(_) if self.manager.is_idle() && !self.has_work() => {}
-            Some(WriteBlock::Refused) => self.schedule_retry(REFUSED_RETRY_MS),
-            None | Some(WriteBlock::Paused) => self.schedule_retry(PAUSED_RETRY_MS),
-        }
-    }
-
-    /// Time-outs come at their moment; whatever else is to be done waits.
-    fn schedule_retry(&mut self, pause_ms: u64) {
-        let retry_ms = monotonic_ms() + pause_ms;
-        let wait_end_ms = self.manager.next_wait_end_ms();
-        self.schedule.at(wait_end_ms.map_or(retry_ms, |end_ms| end_ms.min(retry_ms)));
     }
 
     /// Goes on looking for channels that nobody has subscribed to any more. Their requests leave.

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use slock_core::Timestamp;
 
-use crate::server::{OwnCtx, TimerId, monotonic_ms, now, start_timer, stop_timer, wake_event_loop};
+use super::end_of_turn::{on_due, on_soon};
+use crate::server::{TimerId, monotonic_ms, now, start_timer, stop_timer, wake_event_loop};
 
 /// After so long a timer that has not fired is late.
 const LATE_MS: u64 = 50;
@@ -20,9 +21,8 @@ const LATE_MS: u64 = 50;
 /// The server runs these timers by the wall clock: when that is set back by an hour, they come an hour late,
 /// and when it is set forward, a deadline comes before its timer. [`Schedule::watch_clock`] is called now and
 /// then to notice both.
+#[derive(Default)]
 pub struct Schedule {
-    on_soon: fn(OwnCtx<'_>),
-    on_due: fn(OwnCtx<'_>),
     /// Timers that run, and for when they were set, on the monotonic clock.
     soon: Option<(TimerId, u64)>,
     /// Whether that of [`Schedule::at_end_of_turn`] was started inside a timer: it comes a millisecond later.
@@ -34,27 +34,7 @@ pub struct Schedule {
     is_in_timer: bool,
 }
 
-impl Default for Schedule {
-    fn default() -> Self {
-        Self::new(|_| {}, |_| {})
-    }
-}
-
 impl Schedule {
-    /// A schedule with timers that call these: `on_soon` has to report [`Schedule::soon_has_fired`], `on_due`
-    /// [`Schedule::due_has_fired`].
-    pub fn new(on_soon: fn(OwnCtx<'_>), on_due: fn(OwnCtx<'_>)) -> Self {
-        Self {
-            on_soon,
-            on_due,
-            soon: None,
-            soon_is_late: false,
-            due: None,
-            clock_offset_ms: clock_offset_ms(now()),
-            is_in_timer: false,
-        }
-    }
-
     /// Calls `on_soon` at the end of this turn of the event loop; from within a timer, at the end of the next in which
     /// this is called, or a millisecond later.
     pub fn at_end_of_turn(&mut self) {
@@ -81,13 +61,14 @@ impl Schedule {
             if let Some((due, _)) = self.due.take_if(|(_, at_ms)| *at_ms <= now_ms) {
                 stop_timer(due);
             }
-            self.soon = Some((start_timer(0, self.on_soon), now_ms));
+            self.soon = Some((start_timer(0, on_soon), now_ms));
             self.wake();
         }
     }
 
     /// Calls `on_due` at this moment of the monotonic clock, or before: an earlier call stays, and schedules
-    /// the next.
+    /// the next. The moment is never more than a minute away: while anybody waits there are looks each second, and each
+    /// EPHEMERAL hold is looked at within a minute.
     pub fn at(&mut self, at_ms: u64) {
         if self.due.is_some_and(|(_, due_ms)| due_ms <= at_ms) {
             return;
@@ -95,7 +76,7 @@ impl Schedule {
         if let Some((timer, _)) = self.due {
             stop_timer(timer);
         }
-        let timer = start_timer(at_ms.saturating_sub(monotonic_ms()), self.on_due);
+        let timer = start_timer(at_ms.saturating_sub(monotonic_ms()), on_due);
         self.due = Some((timer, at_ms));
         self.wake();
     }
@@ -111,18 +92,12 @@ impl Schedule {
 
     /// The call of [`Schedule::at_end_of_turn`] has come.
     pub fn soon_has_fired(&mut self) {
-        (self.soon, self.soon_is_late) = (None, false);
-        self.timer_begins();
+        (self.soon, self.soon_is_late, self.is_in_timer) = (None, false, true);
     }
 
     /// The call of [`Schedule::at`] has come.
     pub fn due_has_fired(&mut self) {
-        self.due = None;
-        self.timer_begins();
-    }
-
-    fn timer_begins(&mut self) {
-        self.is_in_timer = true;
+        (self.due, self.is_in_timer) = (None, true);
     }
 
     /// The call is over.

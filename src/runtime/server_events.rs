@@ -16,82 +16,102 @@
 //! Nothing may be written from here: a change made inside a notification is logged before the command that
 //! caused it. So these functions take note, and the timer does the work.
 
-use slock_core::{LockError, LockId, LockIdRef, wire};
+use slock_core::{Lock, LockError, LockId, LockIdRef};
 
-use super::end_of_turn;
-use super::schedule::Schedule;
 use super::working_state::{Runtime, databases_changed, key_changed, notice, try_with_runtime};
 use super::write_gate::WriteGate;
-use crate::replication::{self, deadline_is_plausible, fence_is_plausible};
-use crate::server::{self, Ctx, DatatypeHooks, EventHooks, Loading, Role, drop_in_background, own_ctx};
+use crate::replication::{deadline_is_plausible, fence_is_plausible};
+use crate::server::{self, Ctx, drop_in_background, own_ctx};
 use crate::state::STATE;
 
-/// What the data type tells us.
-pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
-    fence_seen: |fence| {
-        notice(move |runtime| runtime.manager.fences.see(fence));
-    },
-    is_plausible: |lock| {
-        let is_trusted = {
-            let ctx = own_ctx().as_ctx();
-            ctx.is_loading() || !ctx.takes_writes()
-        };
-        is_trusted
-            || (fence_is_plausible(lock.highest_fence()) && deadline_is_plausible(lock.last_deadline_ms()))
-    },
-    restored: |lock| {
-        if !STATE.only_follows() {
-            key_changed(lock);
-            let lock = LockId::from(lock);
-            notice(|runtime| {
-                runtime.restored.insert(lock);
-            });
-        }
-    },
-    copied: key_changed,
-    last_fence: || STATE.last_fence.get(),
-    rewrite: |lock, last_fence, emit| wire::rewrite(lock, last_fence, emit),
-    freed: |lock| STATE.count_expirations(lock.count_ended(server::now().unix_ms())),
-    removed: |id| {
-        STATE.metrics.note_removal(id);
-        key_changed(id);
-    },
-};
+// --- what the data type tells us
 
-/// What the server tells us of itself.
-pub static EVENT_HOOKS: EventHooks = EventHooks {
-    key_evicted: |db, name| STATE.metrics.count_eviction(LockIdRef { db, name }),
-    flushed: |db| databases_changed(move |manager| manager.database_changed(db)),
-    swapped: |first, second| databases_changed(move |manager| manager.databases_swapped(first, second)),
-    role_changed: on_role_changed,
-    loading: |ctx, phase| {
-        STATE.is_loading.set(phase == Loading::Began);
-        // A long load must not use up the grace period.
-        if phase == Loading::Ended && !ctx.is_replica() {
-            notice(Runtime::begin_grace);
-        }
-    },
-    configured: |changed| {
-        // Where an operation is under way, all that was known is forgotten.
-        if try_with_runtime(|runtime| runtime.write_gate.forget_settings(changed)).is_none() {
-            notice(|runtime| runtime.write_gate = WriteGate::default());
-        }
-        notice(heed_eviction);
-    },
-    disconnected: |connection| {
-        notice(move |runtime| runtime.manager.connection_closed(connection));
-    },
-    cron: || {
-        try_with_runtime(|runtime| runtime.schedule.watch_clock());
-    },
-    listeners_may_change: replication::look_again,
-};
+/// This fence was met in stored data.
+pub fn fence_seen(fence: u64) {
+    notice(move |runtime| runtime.manager.fences.see(fence));
+}
+
+/// Whether a lock that comes from outside, by `RESTORE` or `MIGRATE`, can be a real one.
+pub fn is_plausible(lock: &Lock) -> bool {
+    let ctx = own_ctx().as_ctx();
+    let is_trusted = ctx.is_loading() || !ctx.takes_writes();
+    is_trusted || (fence_is_plausible(lock.highest_fence()) && deadline_is_plausible(lock.last_deadline_ms()))
+}
+
+/// A lock is about to appear under this name from a payload: `RESTORE`, or a file that is loaded.
+pub fn lock_restored(lock: LockIdRef<'_>) {
+    if !STATE.only_follows() {
+        key_changed(lock);
+        let lock = LockId::from(lock);
+        notice(|runtime| {
+            runtime.restored.insert(lock);
+        });
+    }
+}
+
+/// A lock has left its name: deleted, expired, evicted, overwritten, moved or renamed.
+pub fn lock_removed(lock: LockIdRef<'_>) {
+    STATE.metrics.note_removal(lock);
+    key_changed(lock);
+}
+
+// --- what the server tells us of itself
+
+/// A key was evicted, after its value was removed.
+pub fn key_evicted(db: i32, name: &[u8]) {
+    STATE.metrics.count_eviction(LockIdRef { db, name });
+}
+
+/// All keys of a database have gone, or of every database.
+pub fn flushed(db: Option<i32>) {
+    databases_changed(move |manager| manager.database_changed(db));
+}
+
+/// Two databases have changed places.
+pub fn swapped(first: i32, second: i32) {
+    databases_changed(move |manager| drop_in_background(manager.databases_swapped(first, second)));
+}
+
+/// The server has become a replica, or a primary.
+pub fn role_changed(is_replica: bool) {
+    STATE.is_replica.set(is_replica);
+    if is_replica {
+        notice(|runtime| drop_in_background(runtime.manager.fail_waiters(LockError::NotPrimary)));
+    }
+    notice(heed_eviction);
+}
+
+/// The server begins to load a data set, or has ended, also in vain.
+pub fn loading(ctx: Ctx<'_>, has_begun: bool) {
+    STATE.is_loading.set(has_begun);
+    // A long load must not use up the grace period.
+    if !has_begun && !ctx.is_replica() {
+        notice(Runtime::begin_grace);
+    }
+}
+
+/// `CONFIG SET` has changed settings of the server's.
+pub fn configured() {
+    notice(|runtime| {
+        runtime.write_gate = WriteGate::default();
+        heed_eviction(runtime);
+    });
+}
+
+/// A connection closes.
+pub fn disconnected(connection: u64) {
+    notice(move |runtime| runtime.manager.connection_closed(connection));
+}
+
+/// Called `hz` times a second.
+pub fn cron() {
+    try_with_runtime(|runtime| runtime.schedule.watch_clock());
+}
 
 /// Begins: called once, at load.
 pub fn start(ctx: Ctx<'_>) {
     STATE.is_replica.set(ctx.is_replica());
     notice(|runtime| {
-        runtime.schedule = Schedule::new(end_of_turn::on_soon, end_of_turn::on_due);
         runtime.begin_grace();
         heed_eviction(runtime);
     });
@@ -109,12 +129,4 @@ fn heed_eviction(runtime: &mut Runtime) {
         );
     }
     runtime.may_evict = may_evict;
-}
-
-fn on_role_changed(role: Role) {
-    STATE.is_replica.set(role == Role::Replica);
-    if role == Role::Replica {
-        notice(|runtime| drop_in_background(runtime.manager.fail_waiters(LockError::NotPrimary)));
-    }
-    notice(heed_eviction);
 }

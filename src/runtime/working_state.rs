@@ -111,12 +111,6 @@ struct Shared {
     notices: RefCell<VecDeque<Notice>>,
 }
 
-impl Shared {
-    fn next_notice(&self) -> Option<Notice> {
-        self.notices.borrow_mut().pop_front()
-    }
-}
-
 thread_local! {
     static SHARED: Shared = Shared::default();
 }
@@ -127,7 +121,8 @@ pub fn try_with_runtime<R>(operate: impl FnOnce(&mut Runtime) -> R) -> Option<R>
     SHARED.with(|shared| {
         let mut runtime = shared.runtime.try_borrow_mut().ok()?;
         let result = operate(&mut runtime);
-        while let Some(notice) = shared.next_notice() {
+        let next_notice = || shared.notices.borrow_mut().pop_front();
+        while let Some(notice) = next_notice() {
             runtime.note(notice);
         }
         STATE.last_fence.set(runtime.manager.fences.last());

@@ -8,22 +8,23 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::slice;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 use redis_module::raw;
-use slock_core::{Lock, LockIdRef, format};
+use slock_core::{Lock, LockIdRef, format, wire};
 
 use super::api::api;
 use super::background_drop::drop_in_background;
 use super::compat;
 use super::ctx::Ctx;
 use super::guard::guard;
-use super::hooks::DatatypeHooks;
 use super::log::log_warning;
 use super::module_ctx::own_ctx;
 use super::string::Str;
-use super::time::monotonic_ms;
+use super::time::{monotonic_ms, now};
+use crate::runtime::{fence_seen, is_plausible, key_changed, lock_removed, lock_restored};
+use crate::state::STATE;
 
 /// A module type's name has exactly nine characters.
 const NAME: &std::ffi::CStr = c"SLOCK-RWL";
@@ -34,7 +35,6 @@ const RDB_VERSION: i32 = 1;
 
 /// Set once, at load.
 static RAW_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
-static HOOKS: OnceLock<&DatatypeHooks> = OnceLock::new();
 /// Whether this process has written the last fence to the log that it rewrites. Only a child process notes it: it
 /// rewrites one log, and ends.
 static FENCE_IS_LOGGED: AtomicBool = AtomicBool::new(false);
@@ -72,8 +72,7 @@ pub(super) fn store(lock: Box<Lock>) -> *mut c_void {
 }
 
 /// Registers the type. False if the server refuses.
-pub fn register(ctx: Ctx<'_>, hooks: &'static DatatypeHooks) -> bool {
-    HOOKS.get_or_init(|| hooks);
+pub fn register(ctx: Ctx<'_>) -> bool {
     let mut methods = raw::RedisModuleTypeMethods {
         version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
         rdb_load: Some(rdb_load),
@@ -109,27 +108,30 @@ unsafe fn lock<'a>(value: *const c_void) -> &'a Lock {
     unsafe { &*value.cast::<Lock>() }
 }
 
+/// The lock of this name.
+///
+/// # Safety
+/// `name` is a live string of the server's during `'a`.
+unsafe fn lock_id<'a>(db: i32, name: *const raw::RedisModuleString) -> LockIdRef<'a> {
+    // SAFETY: the caller's promise.
+    LockIdRef { db, name: unsafe { Str::from_raw(name.cast_mut()) }.bytes() }
+}
+
 unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut c_void {
     // A null answer is "Bad data format" to RESTORE, and ends the loading of a file.
     guard(c"loading a lock", || match load(io, version) {
         Ok(lock) => {
-            if let Some(hooks) = HOOKS.get() {
-                if !(hooks.is_plausible)(&lock) {
-                    log_refusal(
-                        "its fence or a deadline lies more than an hour beyond what this server could give",
-                    );
-                    return ptr::null_mut();
-                }
-                (hooks.fence_seen)(lock.highest_fence());
-                let name = api!(RedisModule_GetKeyNameFromIO(io)).cast_mut();
-                if !name.is_null() {
-                    // SAFETY: the server lends the name until this returns.
-                    let name = unsafe { Str::from_raw(name) };
-                    (hooks.restored)(LockIdRef {
-                        db: api!(RedisModule_GetDbIdFromIO(io)),
-                        name: name.bytes(),
-                    });
-                }
+            if !is_plausible(&lock) {
+                log_refusal(
+                    "its fence or a deadline lies more than an hour beyond what this server could give",
+                );
+                return ptr::null_mut();
+            }
+            fence_seen(lock.highest_fence());
+            let (db, name) = (api!(RedisModule_GetDbIdFromIO(io)), api!(RedisModule_GetKeyNameFromIO(io)));
+            if !name.is_null() {
+                // SAFETY: the server lends the name until this returns.
+                lock_restored(unsafe { lock_id(db, name) });
             }
             store(Box::new(lock))
         }
@@ -179,21 +181,17 @@ unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
 /// The last fence goes with the file, so that fences rise even when no lock is left to tell. In this
 /// older form something must always be written.
 unsafe extern "C" fn aux_save(io: *mut raw::RedisModuleIO, _: i32) {
-    guard(c"saving the fence", || api!(RedisModule_SaveUnsigned(io, last_fence())));
+    guard(c"saving the fence", || api!(RedisModule_SaveUnsigned(io, STATE.last_fence.get())));
 }
 
 /// Servers that know this form prefer it. Before the first fence it writes nothing, and a file
 /// without locks loads where the module is not.
 unsafe extern "C" fn aux_save2(io: *mut raw::RedisModuleIO, _: i32) {
     guard(c"saving the fence", || {
-        if last_fence() > 0 {
-            api!(RedisModule_SaveUnsigned(io, last_fence()));
+        if STATE.last_fence.get() > 0 {
+            api!(RedisModule_SaveUnsigned(io, STATE.last_fence.get()));
         }
     });
-}
-
-fn last_fence() -> u64 {
-    HOOKS.get().map_or(0, |hooks| (hooks.last_fence)())
 }
 
 unsafe extern "C" fn aux_load(io: *mut raw::RedisModuleIO, version: i32, _: i32) -> i32 {
@@ -205,9 +203,7 @@ unsafe extern "C" fn aux_load(io: *mut raw::RedisModuleIO, version: i32, _: i32)
         if api!(RedisModule_IsIOError(io)) != 0 || last > slock_core::limits::NUMBER_MAX {
             return raw::REDISMODULE_ERR;
         }
-        if let Some(hooks) = HOOKS.get() {
-            (hooks.fence_seen)(last);
-        }
+        fence_seen(last);
         raw::REDISMODULE_OK
     })
     .unwrap_or(raw::REDISMODULE_ERR) as i32
@@ -223,12 +219,11 @@ unsafe extern "C" fn aof_rewrite(
     guard(c"rewriting a lock", || {
         // SAFETY: the server passes a stored value.
         let lock = unsafe { lock(value) };
-        let Some(hooks) = HOOKS.get() else { return };
         let is_first = !FENCE_IS_LOGGED.load(Ordering::Relaxed);
         if is_first {
             FENCE_IS_LOGGED.store(own_ctx().as_ctx().is_child(), Ordering::Relaxed);
         }
-        (hooks.rewrite)(lock, is_first.then(last_fence), &mut |change, meta| {
+        wire::rewrite(lock, is_first.then(|| STATE.last_fence.get()), &mut |change, meta| {
             let (command, change, length) = (c"SLOCK.APPLY".as_ptr(), change.as_ptr(), change.len());
             if meta.is_empty() {
                 api!(RedisModule_EmitAOF(io, command, c"sb".as_ptr(), name, change, length));
@@ -252,9 +247,8 @@ unsafe extern "C" fn free(value: *mut c_void) {
             }
             return;
         }
-        if let Some(hooks) = HOOKS.get() {
-            (hooks.freed)(&lock);
-        }
+        // It was not a release that emptied it. (Also one that `DEBUG RELOAD` drops and loads again.)
+        STATE.count_expirations(lock.count_ended(now().unix_ms()));
         if lock.is_large() {
             drop_in_background(lock);
         }
@@ -302,25 +296,19 @@ unsafe extern "C" fn unlink2(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const 
         if unsafe { lock(value) }.is_empty() {
             return;
         }
-        let name = api!(RedisModule_GetKeyNameFromOptCtx(ctx));
-        let db = api!(RedisModule_GetDbIdFromOptCtx(ctx));
-        if let Some(hooks) = HOOKS.get() {
-            // SAFETY: the server lends the name until this returns.
-            let name = unsafe { Str::from_raw(name.cast_mut()) };
-            (hooks.removed)(LockIdRef { db, name: name.bytes() });
-        }
+        let (db, name) =
+            (api!(RedisModule_GetDbIdFromOptCtx(ctx)), api!(RedisModule_GetKeyNameFromOptCtx(ctx)));
+        // SAFETY: the server lends the name until this returns.
+        lock_removed(unsafe { lock_id(db, name) });
     });
 }
 
 unsafe extern "C" fn copy2(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> *mut c_void {
     guard(c"copying a lock", || {
-        let name = api!(RedisModule_GetToKeyNameFromOptCtx(ctx));
-        let db = api!(RedisModule_GetToDbIdFromOptCtx(ctx));
-        if let Some(hooks) = HOOKS.get() {
-            // SAFETY: the server lends the name until this returns.
-            let name = unsafe { Str::from_raw(name.cast_mut()) };
-            (hooks.copied)(LockIdRef { db, name: name.bytes() });
-        }
+        let (db, name) =
+            (api!(RedisModule_GetToDbIdFromOptCtx(ctx)), api!(RedisModule_GetToKeyNameFromOptCtx(ctx)));
+        // SAFETY: the server lends the name until this returns.
+        key_changed(unsafe { lock_id(db, name) });
         // SAFETY: the server passes a stored value.
         store(Box::new(unsafe { lock(value) }.clone()))
     })

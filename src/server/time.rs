@@ -43,16 +43,17 @@ fn read(clock: libc::clockid_t) -> (u64, u64) {
 /// Names a running timer.
 pub type TimerId = u64;
 
-/// No timer is set for longer. Redis 7.0 multiplies the milliseconds until its next module timer by 1000 in 32 bits: from 36
-/// minutes on that may be a moment that has passed, and the server does not sleep until then. (The same
-/// happens after the wall clock was set back that far, until the next cron.)
-const LONGEST_MS: u64 = 1_800_000;
-
-/// Calls `callback` once, `after_ms` from now, at the end of a turn of the event loop. Where that is more than half an
-/// hour, it is called then.
+/// Calls `callback` once, `after_ms` from now, at the end of a turn of the event loop. Not for more than half an hour:
+/// Redis 7.0 multiplies the milliseconds until its next module timer by 1000 in 32 bits, and from 36 minutes on does not
+/// sleep until then. (The same happens after the wall clock was set back that far, until the next cron.)
 pub fn start_timer(after_ms: u64, callback: fn(OwnCtx<'_>)) -> TimerId {
-    let after_ms = after_ms.min(LONGEST_MS).cast_signed();
-    api!(RedisModule_CreateTimer(module_ctx(), after_ms, Some(on_timer), callback as *mut c_void))
+    debug_assert!(after_ms < 1_800_000);
+    api!(RedisModule_CreateTimer(
+        module_ctx(),
+        after_ms.cast_signed(),
+        Some(on_timer),
+        callback as *mut c_void
+    ))
 }
 
 /// Stops a timer that has not fired yet.

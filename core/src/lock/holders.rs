@@ -233,11 +233,7 @@ impl Holders {
     pub(crate) fn drop_ended(&mut self, at_ms: u64) -> usize {
         match self {
             Self::One(one) if one.is_live(at_ms) => 0,
-            Self::One(_) => {
-                *self = Self::default();
-                1
-            }
-            Self::Few(_) | Self::Many(_) => self.drop_ended_of_several(at_ms),
+            _ => self.drop_ended_of_several(at_ms),
         }
     }
 
@@ -245,7 +241,7 @@ impl Holders {
     fn drop_ended_of_several(&mut self, at_ms: u64) -> usize {
         let before = self.len();
         match self {
-            Self::One(_) => {}
+            Self::One(_) => *self = Self::default(),
             Self::Few(few) => few.retain(|holder| holder.is_live(at_ms)),
             Self::Many(trees) => trees.drop_ended(at_ms),
         }

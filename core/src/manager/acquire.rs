@@ -13,9 +13,9 @@ use crate::error::LockError;
 use crate::ids::{HoldRef, RequestId, UserName};
 use crate::lock::{Admission, Holder, Lock};
 use crate::mode::{Mode, Want};
+use crate::outside::LockStore;
 use crate::queue::{QueueId, Waiter};
 use crate::request::{AcquireOutcome, Claim, ReplyTo, Request, WaitPolicy, WaitResult};
-use crate::store::LockStore;
 use crate::time::Timestamp;
 
 /// How a request stands at all of its names together.

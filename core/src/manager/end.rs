@@ -10,10 +10,10 @@ use super::lock_manager::LockManager;
 use super::operation::{Open, Operation};
 use crate::error::LockError;
 use crate::ids::{HoldRef, LockIdRef, RequestId};
+use crate::outside::LockStore;
 use crate::queue::QueueId;
 use crate::request::WaitResult;
 use crate::revoked_tokens::RevokedTokens;
-use crate::store::LockStore;
 
 impl LockManager {
     /// Ends all that the token wants of these locks, and revokes it there for `ms`. On how many of them it held, now or

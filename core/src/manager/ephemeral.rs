@@ -12,20 +12,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::operation::Open;
 use crate::ids::{ConnectionId, LockIdRef};
-use crate::lock::Holder;
+use crate::outside::LockStore;
 use crate::request::Claim;
-use crate::store::LockStore;
 
 /// A hold that ends with a connection: one fence, on one lock or on several.
 #[derive(Debug)]
 pub(super) struct EphemeralHold {
     connection: ConnectionId,
-    /// The database that the locks were in, by the number that [`Databases`] gives it.
-    db: i32,
+    /// The database of the locks.
+    pub(super) db: i32,
     pub(super) names: BTreeSet<Box<[u8]>>,
     pub(super) token: Box<[u8]>,
     /// When to look whether it is stale, in Unix milliseconds.
     check_ms: u64,
+}
+
+impl EphemeralHold {
+    /// A copy of a lock has the same fences: only the lock that was granted ends with the connection.
+    fn covers(&self, lock: LockIdRef<'_>) -> bool {
+        self.db == lock.db && self.names.contains(lock.name)
+    }
 }
 
 /// All of them.
@@ -36,7 +42,6 @@ pub(super) struct EphemeralHolds {
     by_check: BTreeSet<(u64, u64)>,
     /// Connections that have closed and whose holds have not all been ended. The oldest first.
     closed: BTreeSet<ConnectionId>,
-    databases: Databases,
 }
 
 impl EphemeralHolds {
@@ -49,7 +54,7 @@ impl EphemeralHolds {
         let now_unix_ms = open.now().unix_ms();
         let hold = EphemeralHold {
             connection: claim.terms.client,
-            db: self.databases.number_of(open.db()),
+            db: open.db(),
             names: open.names().iter().map(|name| Box::from(*name)).collect(),
             token: claim.token.into(),
             check_ms: check_after_ms(now_unix_ms, now_unix_ms.saturating_add(claim.terms.ttl_ms)),
@@ -76,17 +81,10 @@ impl EphemeralHolds {
         Some(hold)
     }
 
-    /// These holds have ended on this lock.
-    #[inline(never)]
-    pub(super) fn end_all<'h>(&mut self, holds: impl Iterator<Item = &'h Holder>, lock: LockIdRef<'_>) {
-        holds.for_each(|gone| self.end(gone.fence, lock));
-    }
-
     /// The hold with this fence has ended on this lock.
     #[inline(always)]
     pub(super) fn end(&mut self, fence: u64, lock: LockIdRef<'_>) {
-        let is_same_db = |hold: &&mut EphemeralHold| hold.db == self.databases.number_of(lock.db);
-        let Some(hold) = self.by_fence.get_mut(&fence).filter(is_same_db) else { return };
+        let Some(hold) = self.by_fence.get_mut(&fence).filter(|hold| hold.db == lock.db) else { return };
         hold.names.remove(lock.name);
         if hold.names.is_empty() {
             self.remove(fence);
@@ -95,7 +93,7 @@ impl EphemeralHolds {
 
     /// The hold has another fence now on this lock: it was upgraded or downgraded.
     pub(super) fn change_fence(&mut self, old: u64, new: u64, lock: LockIdRef<'_>, now_unix_ms: u64) {
-        let Some(hold) = self.by_fence.get(&old).filter(|hold| self.covers(hold, lock)) else { return };
+        let Some(hold) = self.by_fence.get(&old).filter(|hold| hold.covers(lock)) else { return };
         let renamed = EphemeralHold {
             connection: hold.connection,
             db: hold.db,
@@ -120,18 +118,13 @@ impl EphemeralHolds {
             && self
                 .by_fence
                 .get(&fence)
-                .is_some_and(|hold| self.closed.contains(&hold.connection) && self.covers(hold, lock))
+                .is_some_and(|hold| self.closed.contains(&hold.connection) && hold.covers(lock))
     }
 
     /// The connection with which the hold with this fence, of this lock, ends, if with one.
     pub(super) fn connection_of(&self, fence: u64, lock: LockIdRef<'_>) -> Option<ConnectionId> {
-        let hold = self.by_fence.get(&fence).filter(|hold| self.covers(hold, lock))?;
+        let hold = self.by_fence.get(&fence).filter(|hold| hold.covers(lock))?;
         Some(hold.connection)
-    }
-
-    /// A copy of a lock has the same fences: only the lock that was granted ends with the connection.
-    fn covers(&self, hold: &EphemeralHold, lock: LockIdRef<'_>) -> bool {
-        hold.db == self.databases.number_of(lock.db) && hold.names.contains(lock.name)
     }
 
     /// Whether any hold is to end.
@@ -139,18 +132,16 @@ impl EphemeralHolds {
         !self.closed.is_empty()
     }
 
-    /// The next hold that is to end: its fence, its database, itself.
-    pub(super) fn next_ended(&self) -> Option<(u64, i32, &EphemeralHold)> {
+    /// The next hold that is to end, and its fence.
+    pub(super) fn next_ended(&self) -> Option<(u64, &EphemeralHold)> {
         let fence = self.by_connection.get(self.closed.first()?)?.first()?;
-        let hold = self.by_fence.get(fence)?;
-        Some((*fence, self.databases.index_of(hold.db), hold))
+        Some((*fence, self.by_fence.get(fence)?))
     }
 
     /// An entry whose hold was due to have ended by now, for the caller to look whether it has.
-    pub(super) fn next_check(&self, now_unix_ms: u64) -> Option<(u64, i32, &EphemeralHold)> {
+    pub(super) fn next_check(&self, now_unix_ms: u64) -> Option<(u64, &EphemeralHold)> {
         let (check_ms, fence) = self.by_check.first()?;
-        let hold = self.by_fence.get(fence).filter(|_| *check_ms <= now_unix_ms)?;
-        Some((*fence, self.databases.index_of(hold.db), hold))
+        Some((*fence, self.by_fence.get(fence).filter(|_| *check_ms <= now_unix_ms)?))
     }
 
     /// When [`EphemeralHolds::next_check`] has an entry next, in Unix milliseconds.
@@ -166,17 +157,6 @@ impl EphemeralHolds {
             self.by_check.insert((hold.check_ms, fence));
         }
     }
-
-    /// Two databases have changed places.
-    pub(super) fn swap_databases(&mut self, first: i32, second: i32) {
-        self.databases.swap(first, second);
-    }
-
-    /// Forgets everything, and gives it away to be dropped.
-    pub(super) fn clear(&mut self) -> Self {
-        let databases = std::mem::take(&mut self.databases);
-        std::mem::replace(self, Self { databases, ..Self::default() })
-    }
 }
 
 /// When to look at an entry whose hold is due to end then: within a minute, because its key may be deleted, and at
@@ -184,32 +164,6 @@ impl EphemeralHolds {
 fn check_after_ms(now_unix_ms: u64, deadline_ms: u64) -> u64 {
     const LONGEST_MS: u64 = 60_000;
     (deadline_ms.min(now_unix_ms.saturating_add(LONGEST_MS)) / 1000 + 1).saturating_mul(1000)
-}
-
-/// Numbers of databases that stay with their keys: `SWAPDB` exchanges two of them, whatever the number of
-/// entries that use them.
-#[derive(Debug, Default)]
-struct Databases {
-    number_of: BTreeMap<i32, i32>,
-    index_of: BTreeMap<i32, i32>,
-}
-
-impl Databases {
-    fn number_of(&self, index: i32) -> i32 {
-        self.number_of.get(&index).copied().unwrap_or(index)
-    }
-
-    fn index_of(&self, number: i32) -> i32 {
-        self.index_of.get(&number).copied().unwrap_or(number)
-    }
-
-    fn swap(&mut self, first: i32, second: i32) {
-        let (first_number, second_number) = (self.number_of(first), self.number_of(second));
-        for (index, number) in [(first, second_number), (second, first_number)] {
-            self.number_of.insert(index, number);
-            self.index_of.insert(number, index);
-        }
-    }
 }
 
 #[cfg(test)]

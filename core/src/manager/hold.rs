@@ -9,8 +9,8 @@ use crate::error::LockError;
 use crate::ids::HoldRef;
 use crate::limits::NUMBER_MAX;
 use crate::mode::Mode;
+use crate::outside::LockStore;
 use crate::request::Extension;
-use crate::store::LockStore;
 use crate::time::Timestamp;
 
 impl LockManager {
@@ -189,7 +189,7 @@ impl LockManager {
         if !self.ephemeral.is_empty()
             && let Ok(Some(lock)) = open.lock(at)
         {
-            self.ephemeral.end_all(lock.to_drop(effect.at_ms), open.id(at));
+            lock.to_drop(effect.at_ms).for_each(|gone| self.ephemeral.end(gone.fence, open.id(at)));
         }
         open.store().commit(at, &effect, event);
     }

@@ -14,10 +14,10 @@ use crate::error::LockError;
 use crate::fence::Fences;
 use crate::ids::{ConnectionId, LockIdRef, RequestId};
 use crate::limits::PLACES_OF_TOKEN_MAX;
+use crate::outside::LockStore;
 use crate::queue::{QueueId, Waiter, Waitlist};
 use crate::request::{Answer, WaitResult};
 use crate::revoked_tokens::RevokedTokens;
-use crate::store::LockStore;
 use crate::time::Timestamp;
 
 /// How many places in queues there may be: a request for several names has one in each of them.
@@ -96,11 +96,13 @@ impl LockManager {
         }
     }
 
-    /// Two databases have changed places.
-    pub fn databases_swapped(&mut self, first: i32, second: i32) {
-        self.ephemeral.swap_databases(first, second);
+    /// Two databases have changed places. EPHEMERAL holds end by their ttl from now on, as after a restart. What is forgotten
+    /// is for the caller to drop.
+    #[must_use]
+    pub fn databases_swapped(&mut self, first: i32, second: i32) -> impl Any + Send + use<> {
         self.database_changed(Some(first));
         self.database_changed(Some(second));
+        mem::take(&mut self.ephemeral)
     }
 
     /// This connection has closed. Requests that end with it leave, if they are answered on a channel. Its holds
@@ -117,7 +119,7 @@ impl LockManager {
         if !self.waitlist.is_empty() {
             self.failing.push_back((self.waitlist.take(), error));
         }
-        (self.ephemeral.clear(), mem::take(&mut self.tasks))
+        (mem::take(&mut self.ephemeral), mem::take(&mut self.tasks))
     }
 
     /// Whether there is more to do after [`LockManager::fail_waiters`].

@@ -9,9 +9,9 @@ use super::lock_manager::LockManager;
 use super::operation::{Open, Operation};
 use crate::deadlock;
 use crate::lock::Admission;
+use crate::outside::LockStore;
 use crate::queue::QueueId;
 use crate::request::WaitResult;
-use crate::store::LockStore;
 use crate::time::Timestamp;
 
 /// How far [`LockManager::look_at_name`] has come.

@@ -4,8 +4,8 @@
 
 use super::lock_manager::LockManager;
 use super::tasks::Tasks;
-use crate::clients::Clients;
-use crate::store::LockStore;
+use crate::outside::Clients;
+use crate::outside::LockStore;
 use crate::time::Timestamp;
 
 /// A part of the time of one thread.
@@ -16,12 +16,6 @@ pub trait TimeSlice {
     /// Whether more can be answered in this slice than so many.
     fn has_room(&self, _answers: usize) -> bool {
         true
-    }
-}
-
-impl<F: FnMut() -> Option<Timestamp>> TimeSlice for F {
-    fn now(&mut self) -> Option<Timestamp> {
-        self()
     }
 }
 

@@ -9,13 +9,13 @@ use smallvec::SmallVec;
 use super::acquire::Standing;
 use super::lock_manager::LockManager;
 use super::operation::{Open, Operation};
-use crate::clients::{Clients, NotGranted};
 use crate::error::LockError;
 use crate::ids::{HoldRef, LockIdRef, RequestId};
 use crate::lock::Admission;
+use crate::outside::LockStore;
+use crate::outside::{Clients, NotGranted};
 use crate::queue::{Leaves, QueueId, Waiter};
 use crate::request::WaitResult;
-use crate::store::LockStore;
 use crate::time::Timestamp;
 
 impl LockManager {
@@ -57,8 +57,8 @@ impl LockManager {
 
     /// Ends the next hold of a connection that has closed, on all its names.
     pub(super) fn end_next_hold_of_closed(&mut self, store: &mut impl LockStore, now: Timestamp) {
-        let Some((fence, db, hold)) = self.ephemeral.next_ended() else { return };
-        let (token, names) = (hold.token.clone(), hold.names.clone());
+        let Some((fence, hold)) = self.ephemeral.next_ended() else { return };
+        let (db, token, names) = (hold.db, hold.token.clone(), hold.names.clone());
         let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
         let mut open = Open::new(Operation::new(store, now, db, &names));
         let hold = HoldRef { token: &token, fence: Some(fence) };
@@ -72,9 +72,9 @@ impl LockManager {
 
     /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline.
     pub(super) fn check_next_ephemeral(&mut self, store: &mut impl LockStore, now: Timestamp) {
-        let Some((fence, db, hold)) = self.ephemeral.next_check(now.unix_ms()) else { return };
+        let Some((fence, hold)) = self.ephemeral.next_check(now.unix_ms()) else { return };
         let live = hold.names.iter().find_map(|name| {
-            let own = store.peek(LockIdRef { db, name })?.holder(&hold.token, now.unix_ms())?;
+            let own = store.peek(LockIdRef { db: hold.db, name })?.holder(&hold.token, now.unix_ms())?;
             (own.fence == fence).then_some(own.deadline_ms)
         });
         match live {

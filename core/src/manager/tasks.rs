@@ -15,7 +15,7 @@ pub(super) struct Tasks {
     /// Requests to look at, wherever they stand: those for several names, and others of tokens that were granted a lock.
     pub(super) revisit: BTreeSet<RequestId>,
     /// How far the look at all queues has come, if one is under way.
-    after: Option<QueueId>,
+    pub(super) after: Option<QueueId>,
     /// Whether it begins again at the end, because all queues may have changed meanwhile.
     is_repeated: bool,
 }
@@ -37,11 +37,6 @@ impl Tasks {
 
     pub(super) fn is_empty(&self) -> bool {
         self.ready.is_empty() && self.revisit.is_empty() && self.after.is_none()
-    }
-
-    #[cfg(test)]
-    pub(super) fn looks_at_all(&self) -> bool {
-        self.after.is_some()
     }
 
     /// Whether requests that were put aside have their turn: when all queues have been looked at, but at least every so

@@ -20,7 +20,6 @@
 //! is in one piece: it has 24 bytes for each channel or connection.) It decides nothing; `manager` does.
 
 mod channels;
-mod handles;
 mod one_queue;
 mod places;
 mod tables;
@@ -44,10 +43,9 @@ use crate::limits::NAMES_MAX;
 use crate::mode::{Mode, Want};
 use crate::request::{Claim, Request, Terms};
 
-pub(crate) use handles::{QueueId, TokenId};
 pub(crate) use one_queue::Queue;
-pub(crate) use tables::Leaves;
 use tables::{Channels, Moments, Places};
+pub(crate) use tables::{Leaves, QueueId, TokenId};
 
 /// A request that waits.
 #[derive(Clone, Debug)]

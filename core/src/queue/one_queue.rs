@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
-use super::handles::TokenId;
+use super::tables::TokenId;
 use crate::ids::{LockId, RequestId};
 use crate::mode::{Mode, Want};
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Look-up tables of those who wait, by what ends or changes their waits.
+//! Look-up tables of those who wait, by what ends or changes their waits; and short names for queues and tokens.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use super::handles::QueueId;
 use crate::ids::{ConnectionId, RequestId, UserName};
 
 /// When time alone changes something.
@@ -44,4 +43,23 @@ pub(crate) enum Leaves {
     NoSubscriber,
     /// It ends with a connection, which has closed.
     ConnectionClosed,
+}
+
+/// The number of a queue, never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct QueueId(pub(super) u64);
+
+impl QueueId {
+    /// Before every number that is given.
+    pub(crate) const FIRST: Self = Self(0);
+}
+
+/// Names a token while it waits: where its bytes are, which all its requests share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct TokenId(usize);
+
+impl TokenId {
+    pub(crate) fn of(token: &Rc<[u8]>) -> Self {
+        Self(Rc::as_ptr(token).addr())
+    }
 }

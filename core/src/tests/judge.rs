@@ -63,6 +63,7 @@ impl NaiveServer {
             let (first, second) = (self.names[name].is_away, self.names[twin].is_away);
             (self.names[name].is_away, self.names[twin].is_away) = (second, first);
         }
+        self.names.iter_mut().flat_map(|name| &mut name.holds).for_each(|hold| hold.connection = None);
     }
 
     /// Asserts that this answer to a waiting request is right now, and lets it be.

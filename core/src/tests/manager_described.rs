@@ -2,9 +2,9 @@
 
 use super::lock_manager::LockManager;
 use crate::ids::LockIdRef;
+use crate::outside::LockStore;
 use crate::queue::QueueId;
 use crate::queue::describe::Note;
-use crate::store::LockStore;
 use crate::time::Timestamp;
 
 impl LockManager {
@@ -25,7 +25,7 @@ impl LockManager {
         note: &mut Note<'_>,
     ) {
         assert!(self.failing.is_empty() && self.grace_until_ms.is_none() && self.answers.is_empty());
-        assert!(!self.tasks.looks_at_all());
+        assert!(self.tasks.after.is_none());
         self.waitlist.describe(now.unix_ms(), note);
         let name_of = |queue: QueueId| self.waitlist.lock_of(queue).map(|lock| &*lock.name);
         for (at, queue) in self.tasks.ready.iter().enumerate() {

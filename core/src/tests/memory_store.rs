@@ -1,6 +1,6 @@
 //! Locks in memory: a primary that records what is done to it, and a copy that hears only of that.
 
-use std::hash::Hash;
+use std::hash::{Hash, Hasher};
 
 use hashbrown::{Equivalent, HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use crate::format::encode;
 use crate::ids::{LockId, LockIdRef};
 use crate::lock::Lock;
 use crate::mode::Mode;
-use crate::store::{LockStore, Lookup};
+use crate::outside::{LockStore, Lookup};
 use crate::wire::{self, Message};
 
 pub(super) fn id(name: &str) -> LockId {
@@ -33,6 +33,18 @@ impl Record {
 }
 
 /// What a server does with an effect.
+impl Hash for LockId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_ref().hash(state);
+    }
+}
+
+impl Equivalent<LockId> for LockIdRef<'_> {
+    fn equivalent(&self, id: &LockId) -> bool {
+        *self == id.as_ref()
+    }
+}
+
 fn apply(locks: &mut HashMap<LockId, Lock>, id: LockIdRef<'_>, effect: &Effect<'_>) {
     match locks.get_mut(&id) {
         Some(lock) => {

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::clients::{Clients, NotGranted};
 use crate::error::LockError;
+use crate::manager::TimeSlice;
 use crate::mode::{Mode, Want};
+use crate::outside::{Clients, NotGranted};
 use crate::queue::Waiter;
 use crate::request::{Claim, ReplyTo, Request, Terms, WaitPolicy};
 use crate::time::Timestamp;
@@ -68,4 +69,11 @@ pub(super) fn request(token: &[u8], want: Want) -> Request<'_> {
     let terms = Terms { want, fence, ttl_ms, limit, client: 0, is_ephemeral: false, counts_keys: false };
     let claim = Claim { token, meta: None, terms };
     Request { claim, wait: WaitPolicy::Forever, reply_to: ReplyTo::Client, user: &|| None }
+}
+
+/// A slice whose clock is a function.
+impl<F: FnMut() -> Option<Timestamp>> TimeSlice for F {
+    fn now(&mut self) -> Option<Timestamp> {
+        self()
+    }
 }

@@ -8,6 +8,6 @@ impl RevokedTokens {
     pub(crate) fn described(&self, lock: LockIdRef<'_>, token: &[u8], now: Timestamp) -> Option<(u64, bool)> {
         let left_ms = self.left_ms(lock, token, now)?;
         let hash = self.hasher.hash_one((lock, token));
-        Some((left_ms, self.table[hash as usize % ENTRIES].is_released()))
+        Some((left_ms, self.table[hash as usize % ENTRIES].is_released))
     }
 }

@@ -117,7 +117,7 @@ fn what_happens_to_whole_databases_often_is_looked_at_once() {
             scene.takes(name, "holder", WRITE);
             scene.waits(name, name, WRITE);
         }
-        (0..5_000).for_each(|_| scene.manager.databases_swapped(0, 1));
+        (0..5_000).for_each(|_| drop(scene.manager.databases_swapped(0, 1)));
         let (opened, looks, _) = serves(&mut scene);
         assert_eq!(opened, WAITERS);
         assert!(looks <= 2 * WAITERS + 10, "{looks} looks");

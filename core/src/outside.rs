@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How the core reaches locks that it does not keep.
+//! What the core asks for that it does not keep: locks, and those who wait.
 
 use crate::effect::{Effect, Event};
+use crate::error::LockError;
 use crate::ids::LockIdRef;
 use crate::lock::Lock;
+use crate::queue::Waiter;
 
 /// Where the locks are.
 ///
@@ -42,4 +44,22 @@ pub enum Lookup<'a> {
     OtherType,
     /// This node of a cluster does not serve the name now.
     NotServed,
+}
+
+/// Who waits.
+pub trait Clients {
+    /// Whether a request that can be granted now on these names may still be. Asked right before the grant.
+    ///
+    /// # Errors
+    /// Why not. The wait ends, and the next is served.
+    fn may_be_granted(&mut self, waiter: &Waiter, names: &[&[u8]]) -> Result<(), NotGranted>;
+}
+
+/// Why a request is not granted although the lock is free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotGranted {
+    /// It ends with this error.
+    Failed(LockError),
+    /// Its channel has no subscriber: all requests of the channel leave, without an answer.
+    NoSubscriber,
 }

@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What may be read at any time, also by a callback in the middle of an operation. What operations work with is in
-//! `runtime`.
-//!
-//! | of the state | where |
-//! |---|---|
-//! | the values of the settings | `settings` |
-//! | what is counted outside of the core | `metrics` |
+//! What may be read at any time, also by a callback in the middle of an operation: the values of the settings, what is
+//! counted outside of the core, the server's role. What operations work with is in `runtime`.
 
-mod metrics;
-mod settings;
+use std::cell::RefCell;
 
-pub use metrics::Metrics;
-pub use settings::{Settings, TTL_MAX_MS};
+use slock_core::{LockId, LockIdRef};
 
 use crate::shared::{Count, Flag, Number};
+
+/// The longest ttl that [`Settings::max_ttl_ms`] may allow: a year.
+pub const TTL_MAX_MS: i64 = 31_536_000_000;
 
 /// See the module. It takes no look-up of a thread's own, which each command would make several times.
 pub struct State {
@@ -62,6 +58,47 @@ impl State {
     pub fn count_expirations(&self, holders: usize) {
         if !self.only_follows() {
             self.metrics.expirations.add(holders as u64);
+        }
+    }
+}
+
+/// The values of the settings. Their names and bounds are in `config`.
+pub struct Settings {
+    /// The longest ttl that a command may ask for.
+    pub max_ttl_ms: Number,
+    /// How many places in queues there may be, on the whole server: a request for several names has one in each.
+    pub max_waiters: Number,
+    /// How many of them one user may have; 0 is nine tenths of them.
+    pub max_waiters_per_user: Number,
+    /// For how long after a start no new hold is given.
+    pub restart_grace_ms: Number,
+    /// Whether ordinary clients may use `SLOCK.APPLY`, to feed a stream of changes into this server: 0 or 1.
+    pub allow_apply: Number,
+}
+
+/// What is counted outside of the manager.
+pub struct Metrics {
+    /// Holders whose deadline has passed.
+    pub expirations: Count,
+    /// Locks that were evicted.
+    pub evictions: Count,
+}
+
+thread_local! {
+    /// The lock that the server removed last: if an eviction is announced next, it was this one.
+    static REMOVED: RefCell<Option<LockId>> = const { RefCell::new(None) };
+}
+
+impl Metrics {
+    /// Remembers a lock that the server removed, not we.
+    pub fn note_removal(&self, lock: LockIdRef<'_>) {
+        REMOVED.set(Some(lock.into()));
+    }
+
+    /// Counts an evicted key, if it was a lock.
+    pub fn count_eviction(&self, key: LockIdRef<'_>) {
+        if REMOVED.take().is_some_and(|removed| removed.as_ref() == key) {
+            self.evictions.add(1);
         }
     }
 }
