@@ -7,11 +7,11 @@ use std::ffi::CStr;
 use slock_core::{Distribution, LockManager};
 
 use crate::server::{self, Section};
-use crate::state::Metrics;
+use crate::state::STATE;
 
 /// Writes the section.
-pub fn write(section: &Section, metrics: &Metrics, manager: &LockManager) {
-    let counters = &manager.counters;
+pub fn write(section: &Section, manager: &LockManager) {
+    let (counters, metrics) = (&manager.counters, &STATE.metrics);
     section.field(c"locks", u64::try_from(server::stored_locks()).unwrap_or(0));
     section.field(c"waiters", manager.waitlist().len() as u64);
     section.field(c"waiting_places", manager.waitlist().places() as u64);

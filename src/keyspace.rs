@@ -107,9 +107,16 @@ impl<'c> Keyspace<'c> {
     /// the runtime is in use.
     #[inline(always)]
     pub fn with_keys<R>(ctx: Ctx<'c>, keys: &'c [Str<'c>], work: impl FnOnce(Operation<'_, Self>) -> R) -> R {
-        let names: SmallVec<[&[u8]; 1]> = keys.iter().map(|key| key.bytes()).collect();
+        let (one, many): ([&[u8]; 1], Vec<&[u8]>);
+        let names = if let [key] = keys {
+            one = [key.bytes()];
+            &one[..]
+        } else {
+            many = keys.iter().map(|key| key.bytes()).collect();
+            &many
+        };
         let (access, db) = (Access::Command(ctx, keys), ctx.db());
-        Self::with(access, db, has_listeners(ctx), |store| work(Operation::new(store, now(), db, &names)))
+        Self::with(access, db, has_listeners(ctx), |store| work(Operation::new(store, now(), db, names)))
     }
 
     /// Has `work` done on any keys, seen from a timer, and tells subscribers of it.
@@ -139,7 +146,9 @@ impl<'c> Keyspace<'c> {
             result = work(&mut keyspace);
             changes = keyspace.unannounced;
         }
-        changes.iter().for_each(|change| change.announce(&access));
+        for change in &changes {
+            change.announce(&access);
+        }
         result
     }
 

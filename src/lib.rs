@@ -46,23 +46,13 @@ fn load(ctx: server::Ctx<'_>, arguments: &[&[u8]]) -> Result<(), String> {
     let accepted =
         |done: bool, what: &str| if done { Ok(()) } else { Err(format!("the server refused {what}")) };
     accepted(server::register_datatype(ctx), "the data type")?;
-    commands::register(ctx).map_err(|name| format!("the server refused the command {name}"))?;
+    server::register_commands(ctx).map_err(|name| format!("the server refused the command {name}"))?;
     config::register(ctx, arguments)?;
-    accepted(server::register_info::<Info>(ctx), "the INFO section")?;
+    accepted(server::register_info(ctx), "the INFO section")?;
     accepted(server::subscribe(ctx), "the event subscriptions")?;
     say_ready();
     runtime::start(ctx);
     Ok(())
-}
-
-struct Info;
-
-impl server::WriteInfo for Info {
-    fn write(section: &server::Section) {
-        runtime::try_with_runtime(|runtime| {
-            info::write(section, &state::STATE.metrics, &runtime.manager);
-        });
-    }
 }
 
 /// One line for every start.

@@ -175,7 +175,7 @@ impl<'a> Args<'a> {
     }
 
     /// The options that are left: of those that begin with these words, in any order, each at most once, and nothing else.
-    #[inline]
+    #[inline(always)]
     pub fn options(&mut self, taken: &[&'static str]) -> Result<Options<'a>, Reply> {
         let mut options = Options::default();
         // Mostly there are none.

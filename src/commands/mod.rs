@@ -20,22 +20,13 @@ mod queue;
 
 use std::ffi::CStr;
 
-use crate::server::{self, Arg, ArgKind, Command, CommandTable, Ctx};
+use crate::server::{Arg, ArgKind, Command};
 
-/// Registers every command, or says which one the server refused.
-pub fn register(ctx: Ctx<'_>) -> Result<(), String> {
-    server::register_commands::<Commands>(ctx)
-}
-
-struct Commands;
-
-impl CommandTable for Commands {
-    const ACL_CATEGORY: &'static CStr = c"slock";
-    const COMMANDS: &'static [Command] = COMMANDS;
-}
+/// The ACL category of all but those for administrators, on servers that have such a thing.
+pub const ACL_CATEGORY: &CStr = c"slock";
 
 /// All that `COMMAND` shows of each, and what runs it.
-const COMMANDS: &[Command] = &[
+pub const COMMANDS: &[Command] = &[
     Command {
         name: c"slock.lock",
         flags: c"write deny-oom blocking fast",

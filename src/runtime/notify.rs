@@ -65,11 +65,6 @@ impl Heard {
             _ => own_ctx().publish(OwnedString::new(channel).as_str(), &message),
         }
     }
-
-    /// The call of the timer is over: the subscriber may go.
-    pub fn forget(&mut self) {
-        self.0 = None;
-    }
 }
 
 /// Those of these channels that nobody on this server has subscribed to.

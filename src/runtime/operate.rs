@@ -7,7 +7,7 @@ use slock_core::{AcquireOutcome, LockError, LockManager, Operation, ReplyTo, Req
 use super::working_state::{Runtime, notice, try_with_runtime};
 use crate::errors::{error_reply, in_use};
 use crate::keyspace::Keyspace;
-use crate::server::{self, BlockedCallbacks, Ctx, HandleKey, Reply, Str};
+use crate::server::{self, Ctx, HandleKey, Reply, Str};
 use crate::state::STATE;
 
 /// Decisions are the primary's, also where a replica takes writes from its own clients. And no log
@@ -86,7 +86,7 @@ fn wait(
     if reply_to != ReplyTo::Client {
         return Ok(Reply::Null);
     }
-    let Some(handle) = server::block::<BlockedByLock>(ctx) else {
+    let Some(handle) = server::block(ctx) else {
         runtime.manager.abandon(request);
         return Err(Reply::Error(
             "ERR this server does not block a client that has subscribed to channels; wait with NOTIFY, or on \
@@ -98,24 +98,21 @@ fn wait(
     Ok(Reply::Sent)
 }
 
-/// Clients that wait.
-struct BlockedByLock;
+/// Somebody has unblocked this client, which is answered at once.
+pub fn client_unblocked(client: HandleKey) -> Reply {
+    notice(move |runtime| {
+        if let Some(request) = runtime.clients.blocked.remove(client) {
+            runtime.manager.time_out(request);
+        }
+    });
+    Reply::Int(0)
+}
 
-impl BlockedCallbacks for BlockedByLock {
-    fn unblocked(client: HandleKey) -> Reply {
-        notice(move |runtime| {
-            if let Some(request) = runtime.clients.blocked.remove(client) {
-                runtime.manager.time_out(request);
-            }
-        });
-        Reply::Int(0)
-    }
-
-    fn gone(client: HandleKey) {
-        notice(move |runtime| {
-            if let Some(request) = runtime.clients.blocked.remove(client) {
-                runtime.manager.abandon(request);
-            }
-        });
-    }
+/// This client has gone, or the server has answered it itself.
+pub fn client_gone(client: HandleKey) {
+    notice(move |runtime| {
+        if let Some(request) = runtime.clients.blocked.remove(client) {
+            runtime.manager.abandon(request);
+        }
+    });
 }

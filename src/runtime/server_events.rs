@@ -16,7 +16,7 @@
 //! Nothing may be written from here: a change made inside a notification is logged before the command that
 //! caused it. So these functions take note, and the timer does the work.
 
-use slock_core::{Lock, LockError, LockId, LockIdRef};
+use slock_core::{Lock, LockError, LockId, LockIdRef, LockManager};
 
 use super::working_state::{Runtime, databases_changed, key_changed, notice, try_with_runtime};
 use super::write_gate::WriteGate;
@@ -63,13 +63,13 @@ pub fn key_evicted(db: i32, name: &[u8]) {
 }
 
 /// All keys of a database have gone, or of every database.
-pub fn flushed(db: Option<i32>) {
-    databases_changed(move |manager| manager.database_changed(db));
+pub fn flushed() {
+    databases_changed(LockManager::databases_changed);
 }
 
 /// Two databases have changed places.
-pub fn swapped(first: i32, second: i32) {
-    databases_changed(move |manager| drop_in_background(manager.databases_swapped(first, second)));
+pub fn swapped() {
+    databases_changed(|manager| drop_in_background(manager.databases_swapped()));
 }
 
 /// The server has become a replica, or a primary.

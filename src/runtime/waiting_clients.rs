@@ -48,7 +48,7 @@ impl WaitingClients {
 
     /// The call of the timer is over.
     pub fn end_turn(&mut self) {
-        self.heard.forget();
+        self.heard = Heard::default(); // the subscriber may go
         self.blocked.free_left_over();
     }
 }

@@ -18,6 +18,7 @@ use super::api::api;
 use super::ctx::Ctx;
 use super::guard::guard;
 use super::reply::Reply;
+use crate::runtime::{client_gone, client_unblocked};
 
 /// A blocked client, and the duty to unblock it.
 pub struct Handle {
@@ -35,23 +36,15 @@ struct Delivery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HandleKey(usize);
 
-/// What happens to blocked clients.
-pub trait BlockedCallbacks {
-    /// The client must be answered at once: somebody unblocked it.
-    fn unblocked(client: HandleKey) -> Reply;
-    /// The client has gone, or the server has answered it itself.
-    fn gone(client: HandleKey);
-}
-
 /// Leaves the client of this command without an answer until [`Handle::answer`]. `None` where this
 /// client cannot wait: Valkey from 8.1 on blocks none that has subscribed to channels.
-pub fn block<C: BlockedCallbacks>(ctx: Ctx<'_>) -> Option<Handle> {
-    let (reply, timeout, free) = (on_reply, on_timeout::<C>, on_free);
+pub fn block(ctx: Ctx<'_>) -> Option<Handle> {
+    let (reply, timeout, free) = (on_reply, on_timeout, on_free);
     let client = api!(RedisModule_BlockClient(ctx.pointer(), Some(reply), Some(timeout), Some(free), 0));
     if client.is_null() {
         return None;
     }
-    api!(RedisModule_SetDisconnectCallback(client, Some(on_disconnect::<C>)));
+    api!(RedisModule_SetDisconnectCallback(client, Some(on_disconnect)));
     Some(Handle { pointer: client, client_id: ctx.client_id() })
 }
 
@@ -102,7 +95,7 @@ unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
 }
 
 /// `CLIENT UNBLOCK id [TIMEOUT]`, and nothing else, since the server knows no time limit.
-unsafe extern "C" fn on_timeout<C: BlockedCallbacks>(
+unsafe extern "C" fn on_timeout(
     ctx: *mut raw::RedisModuleCtx,
     _: *mut *mut raw::RedisModuleString,
     _: i32,
@@ -110,14 +103,11 @@ unsafe extern "C" fn on_timeout<C: BlockedCallbacks>(
     guard(c"CLIENT UNBLOCK", || {
         let client = HandleKey(api!(RedisModule_GetBlockedClientHandle(ctx)).addr());
         // SAFETY: the server lends the context until this callback returns.
-        unsafe { Ctx::from_raw(ctx) }.send(C::unblocked(client));
+        unsafe { Ctx::from_raw(ctx) }.send(client_unblocked(client));
     });
     0
 }
 
-unsafe extern "C" fn on_disconnect<C: BlockedCallbacks>(
-    _: *mut raw::RedisModuleCtx,
-    client: *mut raw::RedisModuleBlockedClient,
-) {
-    guard(c"a disconnect", || C::gone(HandleKey(client.addr())));
+unsafe extern "C" fn on_disconnect(_: *mut raw::RedisModuleCtx, client: *mut raw::RedisModuleBlockedClient) {
+    guard(c"a disconnect", || client_gone(HandleKey(client.addr())));
 }

@@ -14,14 +14,7 @@ use super::guard::guard;
 use super::log::log_warning;
 use super::reply::Reply;
 use super::string::Str;
-
-/// The commands of the module, as constants, so that each can have a callback of its own.
-pub trait CommandTable {
-    /// The ACL category of all but those for administrators, on servers that have such a thing.
-    const ACL_CATEGORY: &'static CStr;
-    /// All commands, [`COMMANDS_MAX`] at most.
-    const COMMANDS: &'static [Command];
-}
+use crate::commands::{ACL_CATEGORY, COMMANDS};
 
 /// A command: what the server's command table says of it, and what runs it.
 pub struct Command {
@@ -114,21 +107,21 @@ type Callback = unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::Re
 const COMMANDS_MAX: usize = 24;
 
 macro_rules! callbacks {
-    ($table:ident: $($at:literal)*) => { [$(dispatch::<$table, $at> as Callback),*] };
+    ($($at:literal)*) => { [$(dispatch::<$at> as Callback),*] };
 }
 
 /// Registers every command, or says which one the server refused.
-pub fn register<T: CommandTable>(ctx: Ctx<'_>) -> Result<(), String> {
-    const { assert!(T::COMMANDS.len() <= COMMANDS_MAX) };
+pub fn register(ctx: Ctx<'_>) -> Result<(), String> {
+    const { assert!(COMMANDS.len() <= COMMANDS_MAX) };
     let callbacks: [Callback; COMMANDS_MAX] =
-        callbacks!(T: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23);
+        callbacks!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23);
     // SAFETY: entries of the API table are written once, before `init`; the arguments outlast the call.
     if let Some(add) = unsafe { raw::RedisModule_AddACLCategory } {
         // SAFETY: as above.
-        unsafe { add(ctx.pointer(), T::ACL_CATEGORY.as_ptr()) };
+        unsafe { add(ctx.pointer(), ACL_CATEGORY.as_ptr()) };
     }
-    for (command, callback) in T::COMMANDS.iter().zip(callbacks) {
-        if !register_one(ctx, command, callback, T::ACL_CATEGORY) {
+    for (command, callback) in COMMANDS.iter().zip(callbacks) {
+        if !register_one(ctx, command, callback) {
             return Err(command.name.to_string_lossy().into_owned());
         }
     }
@@ -136,7 +129,7 @@ pub fn register<T: CommandTable>(ctx: Ctx<'_>) -> Result<(), String> {
 }
 
 /// Puts a command into the table. False if the server refuses.
-fn register_one(ctx: Ctx<'_>, spec: &Command, callback: Callback, acl_category: &CStr) -> bool {
+fn register_one(ctx: Ctx<'_>, spec: &Command, callback: Callback) -> bool {
     let ok = raw::REDISMODULE_OK as i32;
     let (first, last, step) = if let Keys::One = spec.keys() { (1, 1, 1) } else { (0, 0, 0) };
     let name = spec.name.as_ptr();
@@ -162,7 +155,7 @@ fn register_one(ctx: Ctx<'_>, spec: &Command, callback: Callback, acl_category: 
     let (add, assign) =
         unsafe { (raw::RedisModule_AddACLCategory, raw::RedisModule_SetCommandACLCategories) };
     if let (Some(_), Some(assign)) = (add, assign) {
-        let categories = acl_categories(spec, acl_category);
+        let categories = acl_categories(spec);
         // SAFETY: `command` is the one just made, and the text outlasts the call.
         unsafe { assign(command, categories.as_ptr()) };
     }
@@ -171,7 +164,7 @@ fn register_one(ctx: Ctx<'_>, spec: &Command, callback: Callback, acl_category: 
 
 /// The categories that a core command with these flags would be in, and the module's own. What is for
 /// administrators is not in the module's own: a user of locks may not use that.
-fn acl_categories(spec: &Command, own: &CStr) -> CString {
+fn acl_categories(spec: &Command) -> CString {
     let flags = spec.flags.to_string_lossy();
     let mut categories: Vec<&str> = Vec::new();
     for flag in flags.split(' ') {
@@ -187,19 +180,19 @@ fn acl_categories(spec: &Command, own: &CStr) -> CString {
     if !categories.contains(&"fast") {
         categories.push("slow");
     }
-    let own = own.to_string_lossy();
+    let own = ACL_CATEGORY.to_string_lossy();
     if !categories.contains(&"admin") {
         categories.push(&own);
     }
     CString::new(categories.join(" ")).unwrap_or_default()
 }
 
-unsafe extern "C" fn dispatch<T: CommandTable, const AT: usize>(
+unsafe extern "C" fn dispatch<const AT: usize>(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
     argc: i32,
 ) -> i32 {
-    let Some(command) = T::COMMANDS.get(AT) else { return raw::REDISMODULE_ERR as i32 };
+    let Some(command) = COMMANDS.get(AT) else { return raw::REDISMODULE_ERR as i32 };
     // SAFETY: the server lends the context and the arguments until this callback returns.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::arguments(argv, argc)) };
     if command.counts_keys() && api!(RedisModule_IsKeysPositionRequest(ctx.pointer())) != 0 {

@@ -78,11 +78,8 @@ unsafe extern "C" fn on_server_event(
             (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, sub) => {
                 told::role_changed(sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA);
             }
-            (raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_SUBEVENT_FLUSHDB_END) => {
-                // SAFETY: the data of this event is of this type, in its first version.
-                let db = unsafe { (*data.cast::<raw::RedisModuleFlushInfo>()).dbnum };
-                told::flushed((db >= 0).then_some(db));
-            }
+            (raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_SUBEVENT_FLUSHDB_END) => told::flushed(),
+            (raw::REDISMODULE_EVENT_SWAPDB, _) => told::swapped(),
             (raw::REDISMODULE_EVENT_LOADING, sub) => {
                 let ends =
                     [raw::REDISMODULE_SUBEVENT_LOADING_ENDED, raw::REDISMODULE_SUBEVENT_LOADING_FAILED];
@@ -91,11 +88,6 @@ unsafe extern "C" fn on_server_event(
             }
             (raw::REDISMODULE_EVENT_CRON_LOOP, _) => told::cron(),
             (raw::REDISMODULE_EVENT_CONFIG, _) => told::configured(),
-            (raw::REDISMODULE_EVENT_SWAPDB, _) => {
-                // SAFETY: the data of this event is of this type, in its first version.
-                let swap = unsafe { &*data.cast::<raw::RedisModuleSwapDbInfo>() };
-                told::swapped(swap.dbnum_first, swap.dbnum_second);
-            }
             (raw::REDISMODULE_EVENT_CLIENT_CHANGE, raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED) => {
                 // SAFETY: the data of this event is of this type, in its first version.
                 told::disconnected(unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id });

@@ -9,6 +9,8 @@ use redis_module::raw;
 use super::api::api;
 use super::ctx::Ctx;
 use super::guard::guard;
+use crate::info;
+use crate::runtime::try_with_runtime;
 
 /// The section that is being written.
 pub struct Section(*mut raw::RedisModuleInfoCtx);
@@ -27,25 +29,19 @@ impl Section {
     }
 }
 
-/// Writes the section.
-pub trait WriteInfo {
-    /// Called whenever somebody asks for it.
-    fn write(section: &Section);
-}
-
 /// Registers the section. False if the server refuses.
-pub fn register_info<W: WriteInfo>(ctx: Ctx<'_>) -> bool {
-    api!(RedisModule_RegisterInfoFunc(ctx.pointer(), Some(on_info::<W>))) == raw::REDISMODULE_OK as i32
+pub fn register_info(ctx: Ctx<'_>) -> bool {
+    api!(RedisModule_RegisterInfoFunc(ctx.pointer(), Some(on_info))) == raw::REDISMODULE_OK as i32
 }
 
-unsafe extern "C" fn on_info<W: WriteInfo>(ctx: *mut raw::RedisModuleInfoCtx, for_crash_report: i32) {
+unsafe extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, for_crash_report: i32) {
     if for_crash_report != 0 {
         return; // The state may be the very thing that broke.
     }
     guard(c"INFO", || {
         // An error here says that the client did not ask for this section.
         if api!(RedisModule_InfoAddSection(ctx, c"".as_ptr())) == raw::REDISMODULE_OK as i32 {
-            W::write(&Section(ctx));
+            try_with_runtime(|runtime| info::write(&Section(ctx), &runtime.manager));
         }
     });
 }

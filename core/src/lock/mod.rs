@@ -189,17 +189,12 @@ impl Lock {
 
     /// The holders in the order in which their holds began, live or not.
     pub fn holders(&self) -> impl Iterator<Item = &Holder> {
-        self.holders_after(0)
+        self.holders.after(0)
     }
 
     /// The holders whose holds are in force, in the order in which these began.
     pub fn live_holders(&self, now_ms: u64) -> impl Iterator<Item = &Holder> {
         self.holders().filter(move |holder| holder.is_live(now_ms))
-    }
-
-    /// The holders with a fence above this one, live or not, the lowest fence first.
-    pub(crate) fn holders_after(&self, fence: u64) -> impl Iterator<Item = &Holder> {
-        self.holders.after(fence)
     }
 
     /// The holders that an effect at `at_ms` drops.

@@ -89,9 +89,9 @@ impl LockManager {
         self.ephemeral.connection_of(fence, lock)
     }
 
-    /// Something happened to all keys of this database, or of every one, outside of the manager.
-    pub fn database_changed(&mut self, db: Option<i32>) {
-        if db.map_or(!self.waitlist.is_empty(), |db| self.waitlist.has_queues_in(db)) {
+    /// Something happened to all keys of a database, or of every one, outside of the manager.
+    pub fn databases_changed(&mut self) {
+        if !self.waitlist.is_empty() {
             self.tasks.look_at_all();
         }
     }
@@ -99,9 +99,8 @@ impl LockManager {
     /// Two databases have changed places. EPHEMERAL holds end by their ttl from now on, as after a restart. What is forgotten
     /// is for the caller to drop.
     #[must_use]
-    pub fn databases_swapped(&mut self, first: i32, second: i32) -> impl Any + Send + use<> {
-        self.database_changed(Some(first));
-        self.database_changed(Some(second));
+    pub fn databases_swapped(&mut self) -> impl Any + Send + use<> {
+        self.databases_changed();
         mem::take(&mut self.ephemeral)
     }
 

@@ -31,7 +31,8 @@ pub(crate) mod describe;
 #[path = "../tests/waitlist_invariants.rs"]
 mod invariants;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::mem;
 use std::ops::Bound;
 use std::rc::Rc;
@@ -200,11 +201,6 @@ impl Waitlist {
         self.queues.get(&queue).and_then(|queue| queue.front())
     }
 
-    /// Whether anybody waits for a lock of this database.
-    pub(crate) fn has_queues_in(&self, db: i32) -> bool {
-        self.queue_ids.contains_key(&db)
-    }
-
     /// The queues after this one, in the order in which they came into being.
     pub(crate) fn queues_after(&self, after: Option<QueueId>) -> impl Iterator<Item = (QueueId, &Queue)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -222,9 +218,10 @@ impl Waitlist {
     ) -> RequestId {
         let (request, claim) = (RequestId(self.draw()), new.claim);
         let entry = self.tokens.entry(claim.token.into());
-        let token = entry.key().clone();
+        let (token, waits) = (entry.key().clone(), matches!(entry, Entry::Occupied(_)));
         entry.or_default();
-        let older: SmallVec<[RequestId; 2]> = self.requests_of(TokenId::of(&token)).take(2).collect();
+        let older = waits.then(|| self.requests_of(TokenId::of(&token)).take(2));
+        let older: SmallVec<[RequestId; 2]> = older.into_iter().flatten().collect();
         self.by_token.insert((TokenId::of(&token), request));
         let mut db = 0;
         let queues: Box<[QueueId]> = locks
@@ -273,9 +270,10 @@ impl Waitlist {
     /// Takes a request out of every queue it stands in. The queues are those it stood in; they may be gone.
     pub(crate) fn remove(&mut self, request: RequestId) -> Option<Waiter> {
         let waiter = *self.waiters.remove(&request)?;
+        let mut is_multi_queue = false;
         for id in &waiter.queues {
             let Some(queue) = self.queues.get_mut(id) else { continue };
-            queue.remove(request, waiter.terms.want, waiter.token_id());
+            is_multi_queue |= queue.remove(request, waiter.terms.want, waiter.token_id());
             if let Some(of_db) = self.longest.get_mut(&waiter.db)
                 && of_db.remove(&(request, *id))
             {
@@ -293,7 +291,9 @@ impl Waitlist {
             self.moments.give_ups.remove(&(at_ms, request));
         }
         self.by_token.remove(&(waiter.token_id(), request));
-        let rest: SmallVec<[RequestId; 2]> = self.requests_of(waiter.token_id()).take(2).collect();
+        // One of several requests of a token is a multi-queue one.
+        let rest = is_multi_queue.then(|| self.requests_of(waiter.token_id()).take(2));
+        let rest: SmallVec<[RequestId; 2]> = rest.into_iter().flatten().collect();
         match rest[..] {
             [] => drop(self.tokens.remove(&waiter.token)),
             [last] => self.set_multi_queue(last),
@@ -416,10 +416,10 @@ impl Waitlist {
         token: TokenId,
     ) -> impl Iterator<Item = RequestId> + use<'_> {
         // Where a token has several requests, each is found in each of its queues.
-        let several = self.has_several(token).then(|| self.queues.get(&id)).flatten();
-        let several = several.map(|queue| queue.multi_queue_of(token));
-        let only = self.requests_of(token).next().filter(|_| several.is_none());
-        let only = only.filter(|only| self.waiters[only].queues.contains(&id));
+        let mut own = self.requests_of(token);
+        let (first, second) = (own.next(), own.next());
+        let several = second.and_then(|_| self.queues.get(&id)).map(|queue| queue.multi_queue_of(token));
+        let only = first.filter(|first| second.is_none() && self.waiters[first].queues.contains(&id));
         several.into_iter().flatten().chain(only)
     }
 

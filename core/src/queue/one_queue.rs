@@ -74,9 +74,10 @@ impl Queue {
         self.those_who(want).insert(request);
     }
 
-    pub(super) fn remove(&mut self, request: RequestId, want: Want, token: TokenId) {
+    /// Whether it was a multi-queue request.
+    pub(super) fn remove(&mut self, request: RequestId, want: Want, token: TokenId) -> bool {
         self.those_who(want).remove(&request);
-        self.set_multi_queue(request, token, false);
+        self.set_multi_queue(request, token, false)
     }
 
     fn those_who(&mut self, want: Want) -> &mut BTreeSet<RequestId> {
@@ -87,12 +88,19 @@ impl Queue {
         }
     }
 
-    pub(super) fn set_multi_queue(&mut self, request: RequestId, token: TokenId, is_multi_queue: bool) {
+    /// Whether it was one.
+    pub(super) fn set_multi_queue(
+        &mut self,
+        request: RequestId,
+        token: TokenId,
+        is_multi_queue: bool,
+    ) -> bool {
         if is_multi_queue {
-            self.multi_queue.insert(request, token);
             self.multi_queue_by_token.insert((token, request));
-        } else if self.multi_queue.remove(&request).is_some() {
-            self.multi_queue_by_token.remove(&(token, request));
+            self.multi_queue.insert(request, token).is_some()
+        } else {
+            let was_one = self.multi_queue.remove(&request).is_some();
+            was_one && self.multi_queue_by_token.remove(&(token, request))
         }
     }
 

@@ -148,9 +148,9 @@ fn a_copy_in_another_database_does_not_end_with_the_connection() {
 fn a_hold_ends_by_its_ttl_once_databases_have_changed_places() {
     let mut scene = held_by_a_connection(WRITE);
     scene.store.swap(&WORDS);
-    drop(scene.manager.databases_swapped(0, 1));
+    drop(scene.manager.databases_swapped());
     scene.store.swap(&WORDS);
-    drop(scene.manager.databases_swapped(1, 0));
+    drop(scene.manager.databases_swapped());
     scene.closes(7);
     assert!(scene.hold("a", "A").is_some());
 }

@@ -284,7 +284,7 @@ impl World {
             Op::Allow(token) => drop(self.clients.denied.remove(TOKENS[*token].as_bytes())),
             Op::SwapDatabases => {
                 store.swap(&WORDS);
-                drop(manager.databases_swapped(0, 1));
+                drop(manager.databases_swapped());
             }
             Op::StepWallClock(step_us) => self.unix_us = self.unix_us.checked_add_signed(*step_us).unwrap(),
             Op::StartGrace(ms) => manager.set_grace(Some(now.monotonic_ms() + ms)),

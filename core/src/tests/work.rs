@@ -111,31 +111,29 @@ fn a_release_of_many_names_looks_once_at_a_request_that_waits_at_all_of_them() {
 #[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn what_happens_to_whole_databases_often_is_looked_at_once() {
     const WAITERS: usize = 1_000;
-    for db in [None, Some(0)] {
-        let (mut scene, names) = (in_one_turn(), words(WAITERS));
-        for name in &names {
-            scene.takes(name, "holder", WRITE);
-            scene.waits(name, name, WRITE);
-        }
-        (0..5_000).for_each(|_| drop(scene.manager.databases_swapped(0, 1)));
-        let (opened, looks, _) = serves(&mut scene);
-        assert_eq!(opened, WAITERS);
-        assert!(looks <= 2 * WAITERS + 10, "{looks} looks");
-        // It changes again while the look goes on: once more, from the start.
-        scene.manager.database_changed(db);
-        let begun = self::opened(&mut scene, |scene| scene.serves_a_slice(WAITERS / 2));
-        assert!(begun < WAITERS && scene.manager.has_work());
-        names.iter().for_each(|name| scene.store.delete(&id(name)));
-        (0..5_000).for_each(|_| scene.manager.database_changed(db));
-        let (rest, _, granted) = serves(&mut scene);
-        assert_eq!(granted, WAITERS, "those that had been looked at too");
-        assert!((WAITERS..=2 * WAITERS).contains(&(begun + rest)), "{begun} and {rest}");
-        // And one key that changes often.
-        scene.waits("0", "late", WRITE);
-        (0..5_000).for_each(|_| scene.manager.key_changed(id("0").as_ref()));
-        let (opened, looks, _) = serves(&mut scene);
-        assert!(opened == 1 && looks <= 3, "{opened} opened, {looks} looks");
+    let (mut scene, names) = (in_one_turn(), words(WAITERS));
+    for name in &names {
+        scene.takes(name, "holder", WRITE);
+        scene.waits(name, name, WRITE);
     }
+    (0..5_000).for_each(|_| drop(scene.manager.databases_swapped()));
+    let (opened, looks, _) = serves(&mut scene);
+    assert_eq!(opened, WAITERS);
+    assert!(looks <= 2 * WAITERS + 10, "{looks} looks");
+    // It changes again while the look goes on: once more, from the start.
+    scene.manager.databases_changed();
+    let begun = self::opened(&mut scene, |scene| scene.serves_a_slice(WAITERS / 2));
+    assert!(begun < WAITERS && scene.manager.has_work());
+    names.iter().for_each(|name| scene.store.delete(&id(name)));
+    (0..5_000).for_each(|_| scene.manager.databases_changed());
+    let (rest, _, granted) = serves(&mut scene);
+    assert_eq!(granted, WAITERS, "those that had been looked at too");
+    assert!((WAITERS..=2 * WAITERS).contains(&(begun + rest)), "{begun} and {rest}");
+    // And one key that changes often.
+    scene.waits("0", "late", WRITE);
+    (0..5_000).for_each(|_| scene.manager.key_changed(id("0").as_ref()));
+    let (opened, looks, _) = serves(&mut scene);
+    assert!(opened == 1 && looks <= 3, "{opened} opened, {looks} looks");
 }
 
 #[test]
