@@ -243,7 +243,7 @@ impl LockManager {
             return self.signal(queue);
         };
         match self.admission(open, 0, &next.claim(), true) {
-            Ok(Admission::Blocked { .. }) => self.look_again_when_due(open, front),
+            Ok(Admission::Blocked { until_ms }) => self.waitlist.set_wake(queue, wake_ms(open, 0, until_ms)),
             _ => self.signal(queue),
         }
     }
