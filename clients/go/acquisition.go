@@ -84,7 +84,7 @@ func (r *request) attempt() (got answer, err error) {
 		r.reached(r.server.settings.retryWaitFor)
 	}
 	if err != nil {
-		if r.ticket != nil && r.server.listener.failed(r.ticket.channel, err) {
+		if r.ticket != nil && r.server.listener.failed(r.ticket, err) {
 			err = errAgain
 		}
 		return got, err

@@ -40,6 +40,7 @@ type ticket struct {
 	channel *channel
 	tag     string
 	heard   chan message // with room for all that can come between two looks
+	wasUp   bool         // the channel had its subscription when the request was sent
 }
 
 // message is what comes to a ticket. With errAgain, one may have been missed.
@@ -55,7 +56,7 @@ func (l *listener) ticket(key string, open bool) *ticket {
 	if c == nil {
 		return nil
 	}
-	t := &ticket{c, rand.Text(), make(chan message, 2)}
+	t := &ticket{channel: c, tag: rand.Text(), heard: make(chan message, 2)}
 	l.mu.Lock()
 	c.tickets[t.tag] = t
 	l.mu.Unlock()
@@ -65,6 +66,9 @@ func (l *listener) ticket(key string, open bool) *ticket {
 		case <-time.After(subscribing):
 		}
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t.wasUp = c.since.IsZero()
 	return t
 }
 
@@ -92,14 +96,15 @@ func (l *listener) channel(key string, open bool) (c *channel, isNew bool) {
 		if ok {
 			l.deliver(c, message)
 		} else {
-			l.again(c)
+			l.confirmed(c)
 		}
 	})
 	return c, true
 }
 
 // failed notes that a request was refused because of its channel, and tells whether the user may not use it.
-func (l *listener) failed(c *channel, err error) (isDenied bool) {
+func (l *listener) failed(t *ticket, err error) (isDenied bool) {
+	c := t.channel
 	isDenied = code(err) == "NOPERM" && strings.Contains(err.Error(), "channel")
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,21 +116,27 @@ func (l *listener) failed(c *channel, err error) (isDenied bool) {
 		l.denied = time.Now().Add(10 * channelTrial)
 		l.server.report.polls(err)
 	}
-	if isDenied || hasWaited || c.since.IsZero() { // in the last case the server that has the key is another one
+	if isDenied || hasWaited || t.wasUp { // in the last case the server that has the key is another one
 		delete(l.channels, c.slot)
 		go c.stop()
+		c.again()
 	}
 	return isDenied
 }
 
-// again has all requests of a channel sent again.
-func (l *listener) again(c *channel) {
-	l.mu.Lock()
-	wasUp := c.since.IsZero()
-	c.since = time.Time{}
+// again has all requests of the channel sent again.
+func (c *channel) again() {
 	for _, t := range c.tickets {
 		t.put(message{err: errAgain})
 	}
+}
+
+// confirmed notes that a channel has its subscription.
+func (l *listener) confirmed(c *channel) {
+	l.mu.Lock()
+	wasUp := c.since.IsZero()
+	c.since = time.Time{}
+	c.again()
 	l.mu.Unlock()
 	if wasUp && l.server.topology.Failover {
 		l.changed()

@@ -157,6 +157,19 @@ class Play:
         fence = outcome["fence"] if isinstance(outcome, dict) else outcome
         self._info({"info": key, "expect": {"fence": fence}})
 
+    def _withdraw(self, step: Step) -> None:
+        """An operator cancels what was started under this name until it ends: where a reply was late, another copy of the
+        request is on its way."""
+        [waiting] = info_of(self.world.call("main", "SLOCK.INFO", step["of"], "FULL"))["queue"]
+        started = self._started[step["withdraw"]]
+
+        def cancel() -> bool:
+            self.world.call("main", "SLOCK.CANCEL", step["of"], waiting["token"])
+            return started.is_done()
+
+        wait_until(cancel, TIMEOUT_SECONDS, "its end")
+        self._await({"await": step["withdraw"], **step})
+
     def _judge(self, step: Step, outcome: Any) -> None:
         """Compares an answer or an error with what the step expects, and notes an answer."""
         if isinstance(outcome, AgentError):

@@ -137,6 +137,7 @@ class Request:
         if ticket:
             wait = min(SERVER_WAIT, max(self._deadline - now(), 0.001))
             call = waiting(call, wait, ticket.channel, ticket.tag)
+            ticket.was_confirmed = self._server.listener.is_confirmed(ticket)
         # If this process was late, the server gets the time for a reply all the same.
         limit = max(self._limit(), now() + _LATE_REPLY)
         until = min(limit, now() + self._options.retry_for, self._deadline + _LATE_REPLY)
@@ -145,7 +146,7 @@ class Request:
             answer = await self._server.number(call, until)
         except ServerError as error:
             self._is_loose, self._contact = was_loose, now()
-            if not (ticket and self._server.listener.has_failed(self._key, ticket.channel, error)):
+            if not (ticket and self._server.listener.has_failed(self._key, ticket, error)):
                 raise
             if error.code == "NOSUBSCRIBER":  # there is a subscription soon
                 self._note_reply()

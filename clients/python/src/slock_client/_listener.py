@@ -28,10 +28,11 @@ _TRIAL = 10.0  # seconds without a subscription on a server that replies; then r
 class Ticket:
     """Receives the messages for one copy of a request."""
 
-    __slots__ = ("channel", "mailbox", "tag")
+    __slots__ = ("channel", "mailbox", "tag", "was_confirmed")
 
     def __init__(self, io: Runtime) -> None:
         self.tag, self.channel, self.mailbox = draw(), "", io.mailbox()
+        self.was_confirmed = False  # the channel, when the request was sent
 
 
 class Listener:
@@ -60,6 +61,9 @@ class Listener:
             ticket.channel = self._channels.setdefault(slot, made)
             if ticket.channel is made:
                 await self._open(slot, made)
+        return self.is_confirmed(ticket)
+
+    def is_confirmed(self, ticket: Ticket) -> bool:
         return ticket.channel in self._confirmed
 
     async def _open(self, slot: int, name: str) -> None:
@@ -99,7 +103,7 @@ class Listener:
             if channel in (None, ticket.channel):
                 ticket.mailbox.put(message)
 
-    def has_failed(self, key: str, name: str, error: ServerError) -> bool:
+    def has_failed(self, key: str, ticket: Ticket, error: ServerError) -> bool:
         """Whether a request was refused because of its channel: the server has not confirmed it yet, or it is over, or
         the user may not use channels."""
         slot, is_denied = self._slot(key), error.code == "NOPERM" and "channel" in str(error)
@@ -113,8 +117,9 @@ class Listener:
                 )
             self._denied = now() + 3 * _TRIAL
             self._refused.pop(slot, None)
-        if is_over or name in self._confirmed:  # in the last case another server has the key
-            self._drop(slot, name)
+        if is_over or ticket.was_confirmed:  # in the last case another server has the key
+            self._drop(slot, ticket.channel)
+            self.put_all(AGAIN, ticket.channel)
         return True
 
     def close(self) -> None:
