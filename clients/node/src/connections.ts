@@ -13,8 +13,10 @@ const PROGRAM_MS = 600;
 const SUSPECT_MS = 1_000;
 /** How long a duplicate may owe a reply, or the confirmation of a subscription, before another one takes its place. */
 const SILENT_MS = 1_000;
-/** The shortest time between two duplicates. */
-const PACE_MS = 250;
+/** The shortest time between two duplicates for commands, in ms. */
+const PACE_MS = 10;
+/** The shortest time between two connections of a subscription, in ms. */
+const LISTEN_PACE_MS = 250;
 /** How long a duplicate stays open while nothing goes over it. */
 const IDLE_MS = 5_000;
 
@@ -145,22 +147,24 @@ class Spare {
   #madeAt = -Infinity;
   /** Until when it may be in use. */
   #usedUntil = 0;
-  #problem: unknown;
   #timer: NodeJS.Timeout | undefined;
 
   constructor(readonly base: Base) {}
 
   async call(call: Call, limitMs: number): Promise<Reply> {
-    const talk = this.#take();
+    const until = monotonic() + limitMs;
+    // A call waits until another duplicate may be made: the error of the last one says nothing of the server now.
+    const paceMs = (): number => (this.#talk?.line.isOpen ? 0 : this.#madeAt + PACE_MS - monotonic());
+    while (paceMs() > 0) await new Promise((resolve) => setTimeout(resolve, paceMs()));
+    const talk = this.#talk?.line.isOpen ? this.#talk : this.#make();
     const silentMs = SILENT_MS + Number(call.then?.at(-1) ?? 0); // WAIT takes its own time
     this.#usedUntil = Math.max(this.#usedUntil, monotonic() + silentMs);
     const sent = talk.send(call);
     const reply = within(sent.reply, Infinity, silentMs, sent.heard);
     reply.catch((error: unknown) => {
-      this.#problem = error;
       if (talk === this.#talk && (!talk.line.isOpen || error instanceof SilentError)) this.close();
     });
-    return within(reply, limitMs);
+    return within(reply, until - monotonic());
   }
 
   close(): void {
@@ -169,9 +173,7 @@ class Spare {
     clearInterval(this.#timer);
   }
 
-  #take(): Talk {
-    if (this.#talk?.line.isOpen) return this.#talk;
-    if (monotonic() - this.#madeAt < PACE_MS && this.#problem !== undefined) throw this.#problem;
+  #make(): Talk {
     this.close();
     this.#madeAt = monotonic();
     this.#timer = setInterval(() => { if (monotonic() - this.#usedUntil >= IDLE_MS) this.close(); }, IDLE_MS).unref();
@@ -228,7 +230,7 @@ class Subscription {
     this.#subscriber = undefined;
     subscriber.then((one) => one.close(), () => {});
     this.ended();
-    setTimeout(() => this.#connect(), Math.max(0, this.#madeAt + PACE_MS - monotonic())).unref();
+    setTimeout(() => this.#connect(), Math.max(0, this.#madeAt + LISTEN_PACE_MS - monotonic())).unref();
   }
 }
 

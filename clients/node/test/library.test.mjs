@@ -173,6 +173,19 @@ for (const kind of BASES) {
     await sleep(3_000, undefined, {signal: hold.signal});
     await hold.release();
   });
+
+  test(`${kind}: a node that is up again counts at once`, async (t) => {
+    const server = await startServer(t);
+    const proxy = await startProxy(t, server.port);
+    const quorum = new Quorum([await connected(t, kind, proxy.port)], quiet);
+    t.after(() => quorum.close());
+    const hold = await quorum.write("a", {renew: false}).acquire();
+    proxy.close();
+    await assert.rejects(hold.extend(10_000), /ECONNREFUSED/);
+    await proxy.open();
+    await hold.extend(10_000);
+    await hold.release();
+  });
 }
 
 test("the wall clock may be set while a lock is held, and a sleep of the machine counts", async (t) => {

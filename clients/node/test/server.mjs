@@ -93,7 +93,7 @@ export async function startServer(t) {
   return server;
 }
 
-/** Forwards to a port. Each connection opens after a time. `cut` ends all of them. */
+/** Forwards to a port. Each connection opens after a time. `cut` ends all of them; after `close`, until `open`, it refuses new ones. */
 export async function startProxy(t, target, opensAfterMs = 0) {
   const sockets = new Set();
   const noted = (socket, other) => {
@@ -111,14 +111,16 @@ export async function startProxy(t, target, opensAfterMs = 0) {
     to = noted(connect(target, "127.0.0.1"), () => from);
     from.pipe(to).pipe(from);
   });
-  proxy.listen(0, "127.0.0.1");
-  await once(proxy, "listening");
+  const open = (port) => once(proxy.listen(port, "127.0.0.1"), "listening");
+  await open(0);
+  const {port} = proxy.address();
   const cut = () => sockets.forEach((socket) => socket.destroy());
-  t.after(() => {
+  const close = () => {
     proxy.close();
     cut();
-  });
-  return {port: proxy.address().port, cut};
+  };
+  t.after(close);
+  return {port, cut, close, open: () => open(port)};
 }
 
 /** Waits until the condition holds, for ten seconds at most. */

@@ -12,7 +12,7 @@ use futures_util::future::{BoxFuture, Shared};
 use redis::aio::{ConnectionLike, SendError};
 use redis::{Cmd, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::timeout_at;
+use tokio::time::{sleep_until, timeout_at};
 
 use crate::errors::is_reply;
 use crate::transport::{Call, Event, Events, Reply, SILENCE, Topology, Transport, silent};
@@ -89,14 +89,17 @@ impl<C: Connection> Link<C> {
 
     fn live(&self) -> Live<C> {
         let mut shared = self.shared.lock().expect("nothing panics here");
-        let is_usable = |live: &Live<C>| !live.health.is_lost() || live.opened.elapsed() < BETWEEN_OPENINGS;
-        if let Some(live) = shared.as_ref().filter(|live| is_usable(live)) {
+        if let Some(live) = shared.as_ref().filter(|live| !live.health.is_lost()) {
             return live.clone();
         }
+        // The error of the last one says nothing of the server now: the call waits until another one may be opened.
+        let now = Instant::now();
+        let opened = shared.as_ref().map_or(now, |last| now.max(last.opened + BETWEEN_OPENINGS));
         let (is_lost, doubt, idle) = Default::default();
         let health = Arc::new(Health { is_lost, doubt, events: self.events.clone() });
-        let connection = (self.open)(Some(health.clone())).shared();
-        shared.insert(Live { connection, opened: Instant::now(), health, idle }).clone()
+        let opening = (self.open)(Some(health.clone()));
+        let connection = sleep_until(opened.into()).then(|()| opening).boxed().shared();
+        shared.insert(Live { connection, opened, health, idle }).clone()
     }
 
     async fn exchange(&self, live: &Live<C>, call: Call<'_>) -> RedisResult<(Value, Value)> {

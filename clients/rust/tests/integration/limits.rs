@@ -1,10 +1,13 @@
 //! No call takes longer than its limit, and its error says why.
 
 use std::error::Error as _;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, FutureExt, join_all};
-use slock_client::{Error, Locks, Mode, Server as Given};
+use slock_client::{Error, Locks, Mode, Quorum, Server as Given};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::server::Server;
@@ -20,6 +23,29 @@ fn texts(error: &Error) -> Vec<String> {
         cause = error.source();
     }
     texts
+}
+
+/// A call waits until another connection may be opened, and does not end with the error of the one before.
+#[tokio::test]
+async fn a_node_that_is_up_again_counts_at_once() {
+    let server = Server::start().await;
+    let client = redis::Client::open(format!("{}?protocol=resp3", server.url())).unwrap();
+    let is_up = Arc::new(AtomicBool::new(false));
+    let seen = is_up.clone();
+    let node = Given::connecting("node", move |config| {
+        let (client, is_up) = (client.clone(), seen.clone());
+        async move {
+            if is_up.load(Ordering::Relaxed) {
+                return client.get_multiplexed_async_connection_with_config(&config).await;
+            }
+            Err(std::io::Error::from(ErrorKind::ConnectionRefused).into())
+        }
+    });
+    let locks = Locks::new(Quorum::new([node]));
+    let down = locks.write("k").try_acquire().await.unwrap_err();
+    assert!(matches!(down, Error::QuorumMissed { .. }), "{down:?}");
+    is_up.store(true, Ordering::Relaxed);
+    locks.write("k").try_acquire().await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// Others have the lock, or the server cannot be reached: a program tells these apart. No text comes twice.

@@ -95,17 +95,22 @@ final class JedisTransport implements Transport {
       throw new CompletionException(next == null ? new TimeoutException() : (Throwable) next);
     }
 
-    /** Makes a connection, unless there are enough. If that fails, one of those that wait, or do so a little later, learns why. */
+    /**
+     * Makes a connection, unless there are enough. If that fails, one of the calls that wait gets the error. A later call does
+     * not: the server may be up again.
+     */
     private void grow() {
       if (made.getAndUpdate(n -> Math.min(n + 1, most)) < most) {
         thread("slock-jedis", () -> {
           try {
             giveBack(factory.makeObject().getObject());
           } catch (Exception | Error e) {
-            for (long end = System.nanoTime() + PAUSE_NANOS; !idle.tryTransfer(e) && System.nanoTime() < end;) {
-              LockSupport.parkNanos(PAUSE_NANOS / 100);
-            }
+            idle.tryTransfer(e);
+            LockSupport.parkNanos(PAUSE_NANOS);
             made.decrementAndGet();
+            if (idle.hasWaitingConsumer()) {
+              grow();
+            }
           }
         }).start();
       }
