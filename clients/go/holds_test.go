@@ -6,8 +6,10 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -85,6 +87,54 @@ func TestMessageThatIsLost(t *testing.T) {
 	testserver.Eventually(t, func() bool { return must(locks.Info(t.Context(), "job")).Waiters == 1 })
 	is(t, first.Unlock(t.Context()), nil)
 	within(t, time.Second, func() { is(t, <-second, nil) })
+}
+
+// unconfirmed is a server in memory that confirms the one subscription while it refuses the first request for it.
+type unconfirmed struct {
+	*slocktest.Server
+	confirm func()
+	refuse  sync.Once
+	listens atomic.Int32
+}
+
+func (u *unconfirmed) Listen(channel string, heard func(string, bool)) func() {
+	u.listens.Add(1)
+	u.confirm = func() { heard("", false) }
+	return u.Server.Listen(channel, func(message string, ok bool) {
+		if ok {
+			heard(message, ok)
+		}
+	})
+}
+
+func (u *unconfirmed) Call(ctx context.Context, call slock.Call) (reply, then any, err error) {
+	if slices.Contains(call.Command, any("NOTIFY")) {
+		u.refuse.Do(func() {
+			u.confirm()
+			reply = &slock.ReplyError{Err: errors.New("NOSUBSCRIBER nobody")}
+		})
+	}
+	if reply != nil {
+		return reply, nil, nil
+	}
+	return u.Server.Call(ctx, call)
+}
+
+func TestRefusalThatIsOlderThanTheSubscription(t *testing.T) {
+	u := &unconfirmed{Server: slocktest.New()}
+	locks := slock.NewWith(u)
+	first := must(locks.Write("job").Lock(t.Context()))
+	second := make(chan error)
+	go func() {
+		_, err := locks.Write("job").Lock(t.Context())
+		second <- err
+	}()
+	testserver.Eventually(t, func() bool { return must(locks.Info(t.Context(), "job")).Waiters == 1 })
+	is(t, first.Unlock(t.Context()), nil)
+	is(t, <-second, nil)
+	if count := u.listens.Load(); count != 1 {
+		t.Error(count, "subscriptions")
+	}
 }
 
 // The request reaches the server after it was given up.

@@ -166,8 +166,8 @@ for (const kind of BASES) {
 
   test(`${kind}: a connection of a node that opens slower than its time is used once it is open`, async (t) => {
     const server = await startServer(t);
-    const proxy = await startProxy(t, server.port, 200);
-    const quorum = new Quorum([await connected(t, kind, proxy.port)], {nodeTimeoutMs: 60, ttlMs: 1_200, ...quiet});
+    const proxy = await startProxy(t, server.port, 900);
+    const quorum = new Quorum([await connected(t, kind, proxy.port)], {nodeTimeoutMs: 300, ttlMs: 2_400, ...quiet});
     t.after(() => quorum.close());
     const hold = await quorum.write("a").acquire();
     await sleep(3_000, undefined, {signal: hold.signal});
