@@ -17,8 +17,8 @@ SERVER_WAIT = 15.0  # seconds that a request waits on the server unless it is se
 
 
 def draw() -> str:
-    """128 random bits, as secret as an owner token and a tag have to be."""
-    return secrets.token_urlsafe(16)
+    """128 random bits, as secret as an owner token and a tag have to be. With a hyphen it could look like an option."""
+    return secrets.token_urlsafe(16).replace("-", ".")
 
 
 def ms(duration: float) -> int:
