@@ -155,7 +155,8 @@ impl Tally {
 
     /// A majority is out of reach.
     fn is_lost(&self) -> bool {
-        let is_no = |reply: &NodeReply| !reply.granted && !reply.error.as_ref().is_some_and(Error::is_silence);
+        let is_no =
+            |reply: &NodeReply| !reply.granted && !reply.error.as_ref().is_some_and(Error::is_silence);
         self.count(is_no) >= self.0.len().div_ceil(2)
     }
 
