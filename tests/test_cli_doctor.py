@@ -122,7 +122,7 @@ def test_an_older_module_than_another(primary: Server, replica: Server, version:
     with listening(Proxy) as port:
         (fault,) = faults(Cli(f"redis://127.0.0.1:{port}"))
     assert (fault["check"], fault["server"].endswith(f":{replica.port}")) == ("version", version == b"999")
-    assert ("0.9.99 is in use" in fault["found"]) == (version == b"999")
+    assert ("latest in use is 0.9.99" in fault["found"]) == (version == b"999")
 
 
 def test_replicas_are_not_waited_for(primary: Server, replica: Server) -> None:
@@ -132,6 +132,12 @@ def test_replicas_are_not_waited_for(primary: Server, replica: Server) -> None:
     assert only_fault(cli, primary)[0] == "min-replicas"
     client.config_set("min-replicas-to-write", 2)
     assert "no lock is granted" in only_fault(cli, primary)[1]
+
+
+def test_a_replica_grants_no_lock(primary: Server, replica: Server) -> None:
+    check, found, to_set = only_fault(Cli(replica), replica)
+    assert check == "replication" and "it is a replica" in found
+    assert to_set == f"name its primary by --url: 127.0.0.1:{primary.port}"
 
 
 @pytest.mark.parametrize("ahead", [-2, 2])

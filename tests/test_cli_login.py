@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from harness import MakeServer, Server
-from harness.cli import Cli, Terminal, ending, hold, until_waiters
+from harness import MakeServer, Server, replica_of, wait_until
+from harness.cli import LIMIT, Cli, Terminal, ending, hold, until_waiters
 
 
 @pytest.fixture
@@ -43,6 +43,16 @@ def test_passwords_from_the_environment_and_from_a_file(closed: Server, tmp_path
         assert "SLOCK_FENCE=" in done.stdout
         for word in ("secret", "hidden", "wrong", "SLOCK_USER", "SLOCK_PASSWORD", "REDISCLI_AUTH"):
             assert word not in done.stdout
+
+
+def test_doctor_logs_in_as_one_user_and_checks_another(closed: Server) -> None:
+    closed.client(password="secret").execute_command("ACL", "SETUSER", "checked", "on", "~*", "&*", "+@all")
+    for words, environment in [(["--user", "app"], {}), ([], {"SLOCK_USER": "app"})]:
+        cli = Cli(closed)
+        cli.environment |= {"SLOCK_PASSWORD": "hidden", **environment}
+        done = cli(*words, "doctor", "--for", "checked")
+        assert (done.returncode, done.stderr) == (1, "")
+        assert "[persistence]" in done.stdout and "[permissions]" not in done.stdout
 
 
 def test_a_login_in_the_url_comes_before_the_environment_and_after_a_file(
@@ -160,3 +170,17 @@ def test_a_key_that_is_no_lock_is_named(cli: Cli, client: redis.Redis, words: st
     done = cli(*words.split())
     assert done.returncode == 69
     assert "job holds something else than a lock of SLOCK" in done.stderr
+
+
+def test_the_address_of_a_replica(make_server: MakeServer, tmp_path: Path) -> None:
+    """As after a failover, if the address stays that of the former primary."""
+    primary, replica = make_server(), make_server()
+    replica_of(replica, primary)
+    cli = Cli(replica)
+    done = cli("extend", "job", "token", "--ttl", "1m")
+    assert done.returncode == 69
+    assert f"slock: 127.0.0.1:{replica.port} is a replica, and grants no lock: name" in done.stderr
+    log = tmp_path / "log"
+    with log.open("w") as file, ending(cli.start("run", "job", "--", "echo", "ran", stderr=file)):
+        wait_until(lambda: log.read_text().endswith("\n"), LIMIT, "the line about the wait")
+    assert log.read_text() == "slock: waiting for job, held by nobody: `slock doctor` may say why\n"

@@ -38,6 +38,29 @@ def test_a_deploy_in_three_steps(cli: Cli, locks: Locks, tmp_path: Path) -> None
     assert locks.info("deploy") is None
 
 
+@pytest.mark.parametrize("token", ["-5eIBkhDizPQfo1n7ZN16C", "-h5"])
+def test_a_token_may_begin_with_a_hyphen(cli: Cli, client: redis.Redis, locks: Locks, token: str) -> None:
+    """It is not one of those that the libraries draw. As an operand it needs a `--` before it."""
+    hold(client, "job", token)
+    assert cli("extend", "--ttl", "1h", "job", "--", token).returncode == 0
+    assert locks.pttl("job", token) > 3_500_000
+    assert cli("run", "--token", token, "job", "--", "echo", "ran").stdout == "ran\n"
+    hold(client, "job", token)
+    assert cli("break", "--yes", "--holder", token).returncode == 0
+    assert client.dbsize() == 0
+
+
+def test_an_empty_token_is_wrong_usage(cli: Cli) -> None:
+    """Of a variable that is not set."""
+    for words in (
+        ["release", "job", ""],
+        ["extend", "job", "", "--ttl", "1m"],
+        ["run", "--token", "", "job", "--", "true"],
+    ):
+        done = cli(*words)
+        assert done.returncode == 2 and "TOKEN>' but none was supplied" in done.stderr
+
+
 def test_the_shell_reads_what_it_prints(cli: Cli) -> None:
     key = 'a key\'; rm -rf "$HOME"'
     script = 'eval "$(slock acquire --export "$1")"; slock release "$1" "$SLOCK_TOKEN"'

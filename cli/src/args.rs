@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -97,6 +98,7 @@ pub enum Command {
         #[arg(required = true, value_name = "KEY")]
         keys: Vec<String>,
         /// The owner token
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         token: String,
         /// How long the lock lives from now on, if nothing extends it again
         #[arg(long, value_name = "TIME", value_parser = table::parse_duration)]
@@ -110,6 +112,7 @@ pub enum Command {
         #[arg(required = true, value_name = "KEY")]
         keys: Vec<String>,
         /// The owner token
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         token: String,
         #[command(flatten)]
         output: Output,
@@ -151,7 +154,7 @@ pub enum Command {
         #[arg(value_name = "KEY", required_unless_present_any = ["holder", "held_for"])]
         keys: Vec<String>,
         /// Only what this owner token holds, of all keys or of those like the pattern
-        #[arg(long, value_name = "TOKEN")]
+        #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
         holder: Option<String>,
         /// Only what is held for at least this long, of all keys or of those like the pattern
         #[arg(long, value_name = "TIME", value_parser = table::parse_duration)]
@@ -188,7 +191,7 @@ pub enum Command {
     /// Check servers for what costs people their locks, and say what to set
     Doctor {
         /// Check the permissions of this user, rather than of the one of the URL
-        #[arg(long = "for", value_name = "USER")]
+        #[arg(long = "for", id = "for", value_name = "USER")]
         user: Option<String>,
         /// Check the permissions with this key
         #[arg(long, default_value = "slock-doctor")]
@@ -235,7 +238,7 @@ pub struct Wanted {
     /// Text that others see of the lock; without it, host, process and program
     #[arg(long, value_name = "TEXT")]
     pub meta: Option<String>,
-    /// Exit code if the lock is not obtained
+    /// Exit code if the lock is not obtained; 0 also leaves out the line that says so
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = NOT_OBTAINED)]
     pub conflict_exit_code: u8,
     /// Say on standard error when the lock is granted and released
@@ -258,7 +261,13 @@ pub struct Run {
     #[arg(long, value_name = "TIME", value_parser = table::parse_duration, default_value = "30s")]
     pub ttl: Duration,
     /// Take over the lock that `slock acquire` left to this owner token
-    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["wait", "no_wait", "meta"])]
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        allow_hyphen_values = true,
+        value_parser = NonEmptyStringValueParser::new(),
+        conflicts_with_all = ["wait", "no_wait", "meta"]
+    )]
     pub token: Option<String>,
     /// Minimum time held: if the command ends earlier, the lock stays until then
     #[arg(long, value_name = "TIME", value_parser = table::parse_duration, default_value = "0")]

@@ -282,7 +282,7 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
     let primary_clock = facts.first().and_then(|facts| facts.clock);
     let own = env!("CARGO_PKG_VERSION").split('.').fold(0, |sum, part| sum * 100 + part.parse().unwrap_or(0));
     let latest = facts.iter().filter_map(|facts| facts.module).chain([own]).max().unwrap_or(own);
-    for facts in facts {
+    for (index, facts) in facts.iter().enumerate() {
         let mut fault = |check, found: String, set: &str| {
             faults.push(Fault { server: facts.address.clone(), check, found, set: set.to_owned() });
         };
@@ -304,7 +304,11 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
             ),
             Some(version) if version < latest => fault(
                 "version",
-                format!("its module is {}, and {} is in use", dotted(version), dotted(latest)),
+                format!(
+                    "its module has version {}, but the latest in use is {}",
+                    dotted(version),
+                    dotted(latest)
+                ),
                 "install the same libslock.so (of the Debian package /usr/lib/redis/modules/slock.so) everywhere, on \
                  replicas first, and restart",
             ),
@@ -358,6 +362,10 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
                 );
                 fault("min-replicas", found, "connect its replicas, or set: min-replicas-to-write 0");
             }
+        }
+        if index == 0 && facts.is_replica {
+            let set = format!("name its primary by --url: {}:{}", info("master_host"), info("master_port"));
+            fault("replication", "it is a replica, and grants no lock".to_owned(), &set);
         }
         if facts.is_replica && info("master_link_status") == "down" {
             let found = "it is cut off from its primary: a failover to it would lose locks";

@@ -17,6 +17,7 @@ pub const NOT_OBTAINED: u8 = 75;
 pub const LOST: u8 = 76;
 
 pub struct Failure {
+    /// Empty if there is nothing to say.
     pub line: String,
     pub code: u8,
 }
@@ -87,6 +88,8 @@ pub fn explain(error: &RedisError, place: &str) -> String {
         let text = text.to_lowercase();
         let text = text.trim_start_matches("noperm ");
         format!("{place} refuses: {text}; give it with ACL SETUSER, as `slock doctor` says")
+    } else if error.code() == Some("READONLY") {
+        format!("{place} is a replica, and grants no lock: name its primary by --url or SLOCK_URL")
     } else if is_module_missing(error) {
         format!("{place}: {}", Error::ModuleNotLoaded)
     } else if error.redirect_node().is_some() || text.contains("cluster support disabled") {

@@ -38,7 +38,9 @@ async fn slock() {
     let cli = Cli::try_parse().unwrap_or_else(|error| refuse(&error));
     let code = act(&cli).await.unwrap_or_else(|failure| {
         let Failure { line, code } = failure.about(cli.command.keys());
-        table::say(&line);
+        if !line.is_empty() {
+            table::say(&line);
+        }
         code
     });
     // At once: a look-up of a name that still goes on must not keep the program.

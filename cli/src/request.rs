@@ -72,10 +72,13 @@ impl Asked<'_> {
         hold.map_err(|failure| self.with_code(failure))
     }
 
-    /// With the exit code that was asked for, if the lock was not obtained.
+    /// With the exit code that was asked for, if the lock was not obtained. If that is 0, only `--verbose` says so: cron
+    /// mails each line.
     pub fn with_code(&self, failure: Failure) -> Failure {
-        let code = if failure.code == NOT_OBTAINED { self.wanted.conflict_exit_code } else { failure.code };
-        Failure { code, ..failure }
+        let Failure { line, code: NOT_OBTAINED } = failure else { return failure };
+        let code = self.wanted.conflict_exit_code;
+        let is_told = code != 0 || self.wanted.verbose;
+        Failure { line: if is_told { line } else { String::new() }, code }
     }
 
     /// With `--verbose`.
@@ -112,7 +115,8 @@ impl Asked<'_> {
             let keys = self.shown_keys();
             table::say(&match who.as_slice() {
                 [(_, Some(state))] if self.keys.len() == 1 => format!("waiting for {keys}, {state}"),
-                [] | [_] if self.keys.len() == 1 => format!("waiting for {keys}"),
+                [_] if self.keys.len() == 1 => format!("waiting for {keys}"),
+                [] => format!("waiting for {keys}, held by nobody: `slock doctor` may say why"),
                 several => format!("waiting for {keys}: {}", in_words(several)),
             });
             sleep(TELL_AGAIN).await;

@@ -185,9 +185,19 @@ async fn finish(lease: &Lease, child: &Child, asked: &Asked<'_>, options: &Run) 
         Err(Error::Lost { .. }) => {
             return Err(Failure::new(LOST, format!("{key} was lost before the command ended")));
         }
-        Err(error) => table::say(&format!("{key} was not released, and ends by its ttl: {error}")),
+        Err(error) => {
+            table::say(&format!("{key} was not released, and ends by its ttl: {}", in_full(&error)));
+        }
     }
     Ok(code)
+}
+
+/// With its cause, which the library does not repeat in the text.
+fn in_full(error: &Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
 }
 
 /// The hold, and when its command has to be told that it ends.
@@ -238,13 +248,7 @@ impl Lease {
 
     /// How long until only the margin is left; or why the command has to end.
     fn time_left(&self) -> Result<Duration, String> {
-        self.hold.check().map_err(|error| match error {
-            error @ Error::Lost { .. } => match error.source() {
-                Some(cause) => format!("{error}: {cause}"),
-                None => error.to_string(),
-            },
-            error => error.to_string(),
-        })?;
+        self.hold.check().map_err(|error| in_full(&error))?;
         let left = self.left();
         match left.checked_sub(self.margin) {
             Some(rest) if !rest.is_zero() => Ok(rest),
@@ -253,7 +257,7 @@ impl Lease {
                 let (ends, left) = (self.hold.remaining() > left, table::duration(left));
                 Err(match ends {
                     true => format!("--max-hold ends the lock {key} in {left}"),
-                    false => format!("the lease of {key} ends in {left}, and no renewal is answered"),
+                    false => format!("the lease of {key} ends in {left}, and no renewal succeeds"),
                 })
             }
         }

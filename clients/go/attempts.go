@@ -117,7 +117,7 @@ func (a *attempts) over() error {
 func (a *attempts) unanswered() error {
 	what := "no reply from the server"
 	if code(a.last) != "" {
-		what = "the server granted nothing"
+		what = "only errors from the server"
 	}
 	return failure(ErrNoAnswer, a.names, what+" within "+a.took(), explain(a.last, a.names), overErr(a.ctx))
 }

@@ -15,13 +15,13 @@ export const REFUSE_MS = 120_000;
 const RANDOM = Buffer.alloc(4_096);
 let used = RANDOM.length;
 
-/** 128 random bits in 22 characters, as secret as an owner token and a tag have to be. */
+/** 128 random bits in 22 characters, as secret as an owner token and a tag have to be. With a hyphen it could look like an option. */
 export function draw(): string {
   if (used === RANDOM.length) {
     randomFillSync(RANDOM);
     used = 0;
   }
-  return RANDOM.toString("base64url", used, (used += 16));
+  return RANDOM.toString("base64url", used, (used += 16)).replaceAll("-", ".");
 }
 
 /** An owner token and the keys that it wants or holds. */

@@ -144,7 +144,7 @@ export const moreTelling = (last: unknown, error: unknown): unknown => (last !==
 
 /** The error of a call without a reply in time, or with none but replies after which it was sent again. */
 export function noAnswer(names: readonly string[], withinMs: number, last: unknown): NoAnswerError {
-  const what = codeOf(last) ? "the server granted nothing" : "no reply from the server";
+  const what = codeOf(last) ? "only errors from the server" : "no reply from the server";
   return new NoAnswerError(`${what} within ${duration(withinMs)}`, names, {cause: explain(last, names)});
 }
 

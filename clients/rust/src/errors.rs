@@ -143,7 +143,7 @@ impl Error {
 
     pub(crate) fn no_answer(keys: &Arc<[String]>, within: Duration, last: Option<RedisError>) -> Self {
         let has_replied = last.as_ref().is_some_and(is_reply);
-        let no = if has_replied { "the server granted nothing" } else { "no reply from the server" };
+        let no = if has_replied { "only errors from the server" } else { "no reply from the server" };
         let text = format!("{no} within {}", rounded(within));
         Error::NoAnswer(Details::new(keys, text).caused_by(last.map(Error::Redis)))
     }

@@ -17,23 +17,23 @@ use tokio::time::{sleep_until, timeout_at};
 use crate::errors::is_reply;
 use crate::transport::{Call, Event, Events, Reply, SILENCE, Topology, Transport, silent};
 
-/// How long a connection is being opened at most, which may take several servers.
+/// Maximum time to open a connection; several servers may have to be tried.
 const OPENING: Duration = Duration::from_secs(5);
 /// A connection that fails at once is not replaced more often.
 const BETWEEN_OPENINGS: Duration = Duration::from_millis(10);
-/// How many connections for one call at a time there are.
+/// Maximum number of connections for one call at a time.
 const MOST_SINGLE: usize = 32;
 
 /// A connection of the redis crate.
 pub(crate) trait Connection: Clone + Send + Sync + 'static {
-    /// In less time the redis crate has not sent a command twice.
+    /// The redis crate does not repeat a command before this time has passed.
     const SENT_ONCE: Duration;
     /// Sends the command, and the one that follows it. Gives the reply to each.
     fn exchange(self, call: Call<'_>) -> BoxFuture<'_, RedisResult<Vec<Value>>>;
     fn subscribe(self, channel: &str) -> BoxFuture<'_, RedisResult<()>>;
 }
 
-/// Opens a connection. It is told its health if it is to be shared, and not for one call at a time.
+/// Opens a connection. A shared one gets the `Health` that it reports to; one for a single call at a time gets none.
 pub(crate) type Open<C> =
     Box<dyn Fn(Option<Arc<Health>>) -> BoxFuture<'static, RedisResult<C>> + Send + Sync>;
 

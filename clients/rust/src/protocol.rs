@@ -186,9 +186,10 @@ fn who_asks() -> String {
     text
 }
 
-/// 128 random bits in 22 characters, as secret as an owner token and a tag have to be.
+/// 128 random bits in 22 characters, as secret as an owner token and a tag have to be. A hyphen at the beginning would make an
+/// option of it: `slock release KEY TOKEN`.
 pub(crate) fn draw() -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._";
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).expect("the system has random numbers");
     let bits = u128::from_ne_bytes(bytes);

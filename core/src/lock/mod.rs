@@ -20,7 +20,7 @@ use crate::mode::{Mode, Want};
 pub use holder::Holder;
 use holders::Holders;
 
-/// Whether one token's request can be granted on one lock, before the queue is looked at.
+/// Whether one token's request can be granted on one lock, if nobody waited for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// Nothing in the lock is in the way.

@@ -54,10 +54,10 @@ pub(super) struct Asked {
     pub(super) wait: WaitPolicy,
     pub(super) limit: Option<NonZeroU32>,
     pub(super) connection: Option<ConnectionId>,
-    /// On which it is answered, if its client is not.
+    /// The channel that gets the reply, if the client itself gets none.
     pub(super) channel: Option<u32>,
     pub(super) tag: Vec<u8>,
-    /// Of an upgrade, the hold that is meant.
+    /// The fencing token of the lease that an upgrade changes.
     pub(super) fence: Option<u64>,
     /// Who asks.
     pub(super) user: usize,

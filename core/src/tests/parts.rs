@@ -22,7 +22,7 @@ pub(super) fn ms(ms: u64) -> Timestamp {
     Timestamp::new(ms * 1000, ms)
 }
 
-/// A turn that takes as long as it takes, and no time.
+/// The clock of an event-loop iteration without a limit of time: it stands still at this moment.
 pub(super) fn whole_turn(now: Timestamp) -> impl FnMut() -> Option<Timestamp> {
     move || Some(now)
 }

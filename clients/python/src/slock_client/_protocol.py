@@ -17,8 +17,8 @@ SERVER_WAIT = 15.0  # seconds that a request waits on the server unless it is se
 
 
 def draw() -> str:
-    """128 random bits, as secret as an owner token and a tag have to be."""
-    return secrets.token_urlsafe(16)
+    """128 random bits, as secret as an owner token and a tag have to be. With a hyphen it could look like an option."""
+    return secrets.token_urlsafe(16).replace("-", ".")
 
 
 def ms(duration: float) -> int:
@@ -150,7 +150,7 @@ def more_telling(last: Exception | None, error: Exception) -> Exception:
 
 def no_answer(keys: tuple[str, ...], within: float, last: Exception | None) -> errors.NoAnswerError:
     """The error of a call that had no reply in time, or only replies after which it was sent again."""
-    what = "the server granted nothing" if isinstance(last, ServerError) else "no reply from the server"
+    what = "only errors from the server" if isinstance(last, ServerError) else "no reply from the server"
     error = errors.NoAnswerError(f"{what} within {short(within)}", keys)
     if last is not None:
         error.__cause__ = last.__cause__ or (last if isinstance(last, ServerError) else None)

@@ -90,7 +90,7 @@ async fn a_server_that_refuses_says_so() {
     let locks = Locks::builder(server.client()).retry_wait_for(LIMIT).build();
     let error = locks.write("k").acquire().await.unwrap_err();
     let [text, cause] = &texts(&error)[..] else { panic!("{:?}", texts(&error)) };
-    assert!(text.starts_with("the server granted nothing within "), "{text}");
+    assert!(text.starts_with("only errors from the server within "), "{text}");
     assert!(cause.contains("NOREPLICAS"), "{cause}");
 }
 

@@ -9,7 +9,7 @@ use redis::{Cmd, RedisResult, Value};
 
 use crate::acquisition::Grant;
 use crate::clock::Moment;
-use crate::protocol::message;
+use crate::protocol::{draw, message};
 use crate::server::Server;
 use crate::slot::{slot, tag_for};
 use crate::testing::{Connection, MemoryServer, words};
@@ -154,4 +154,9 @@ fn messages() {
         matches!(message(b"-DEADLOCK tag"), Some(("tag", Err(error))) if error.code() == Some("DEADLOCK"))
     );
     assert!(message(b"nothing").is_none() && message(b"x tag").is_none());
+}
+
+#[test]
+fn nothing_that_is_drawn_looks_like_an_option() {
+    assert!((0..1_000).map(|_| draw()).all(|drawn| drawn.len() == 22 && !drawn.contains('-')));
 }

@@ -117,7 +117,7 @@ final class Server implements Backend, Keeper {
   }
 
   static SlockException noAnswer(List<String> names, long within, Throwable last) {
-    String text = last instanceof ErrorReply ? "the server granted nothing within " : "no reply from the server within ";
+    String text = last instanceof ErrorReply ? "only errors from the server within " : "no reply from the server within ";
     return new SlockException.NoAnswer(names, text + Clock.text(within), last == null ? null : Protocol.explain(last, names));
   }
 
