@@ -45,7 +45,7 @@ pub type TimerId = u64;
 
 /// No timer is set for longer. Redis 7.0 multiplies the milliseconds until its next module timer by 1000 in 32 bits: from 36
 /// minutes on that may be a moment that has passed, and the server does not sleep until then. (The same
-/// happens after the wall clock was set back that far, until the next cron.)
+/// happens if the wall clock was set back that far, until `Schedule::watch_clock` finds the timer late.)
 const LONGEST_MS: u64 = 1_800_000;
 
 /// Calls `callback` once, `after_ms` from now, at the end of a turn of the event loop. Where that is more than half an
