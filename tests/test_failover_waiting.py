@@ -10,6 +10,7 @@ from conftest import Pair
 from harness import MakeServer, Server, digest, promote, replica_of, rounds, stays, wait_synced, wait_until
 from harness.causes import BRIEF, HOLDER, KEY
 from harness.moment_of_grant import in_one_turn
+from harness.notify import Listener
 from harness.settings import free_port
 from harness.waiting import (
     HOUR,
@@ -87,6 +88,18 @@ def test_a_primary_that_follows_nobody_reachable_answers_too(make_server: MakeSe
         assert line.holders() in ([], left), "who was turned away holds the lock"
         assert control.ok("REPLICAOF", "NO", "ONE")
         wait_until(lambda: line.info() is None, what="the deadline, after which nobody holds it")
+
+
+def test_all_requests_with_notify_are_told_that_the_server_is_no_primary(make_server: MakeServer) -> None:
+    """More than are answered in one turn."""
+    server = make_server()
+    line, me = Line(server), Listener(server)
+    line.locks.lock(KEY, HOLDER, HOUR)
+    tags = [b"%d" % number for number in range(300)]
+    for tag in tags:
+        assert me.ask("SLOCK.LOCK", KEY, tag, HOUR, tag=tag) is None
+    line.client.execute_command("REPLICAOF", "127.0.0.1", free_port())
+    assert [me.message() for _ in tags] == [("-UNBLOCKED", tag) for tag in tags]
 
 
 @pytest.mark.parametrize("options", [(), ("TIMEOUT", 400)], ids=["ABORT", "TIMEOUT"])

@@ -153,6 +153,17 @@ def test_locks_that_a_promoted_replica_evicts_are_counted(make_server: MakeServe
     assert client.info("slock")["slock_evicted_locks"] == 1
 
 
+def test_an_evicted_key_of_another_type_is_not_counted(make_server: MakeServer) -> None:
+    """Though a lock went before it."""
+    client = make_server(maxmemory_policy="allkeys-lru").client()
+    Locks(client).lock("k", "a", HOUR)
+    client.delete("k")
+    client.set("s", 1)
+    client.config_set("maxmemory", 1)
+    wait_until(lambda: client.dbsize() == 0, what="the string to be evicted")
+    assert client.info("slock")["slock_evicted_locks"] == 0
+
+
 # --- how long it takes
 
 

@@ -121,8 +121,8 @@ def _refuses_writes(line: Line, prefix: str, setting: str, stop: object, go_on: 
     serve_in_order(line, [waiting, told])
 
 
-def test_a_primary_without_enough_replicas_grants_nothing(make_server: MakeServer) -> None:
-    _refuses_writes(Line(make_server()), "NOREPLICAS", "min-replicas-to-write", 1, 0)
+def test_a_primary_without_enough_replicas_grants_nothing(primary_and_replica: Pair) -> None:
+    _refuses_writes(Line(primary_and_replica.primary), "NOREPLICAS", "min-replicas-to-write", 2, 1)
 
 
 def test_a_primary_whose_snapshots_fail_grants_nothing(make_server: MakeServer) -> None:

@@ -79,6 +79,17 @@ def test_what_is_shown_is_what_info_shows_of_each_name(server: Server) -> None:
         }
 
 
+def test_held_ms_is_of_the_oldest_hold(server: Server) -> None:
+    line = Line(server)
+    line.locks.rlock("k", "old", HOUR)
+    wait_until(lambda: line.info().holders[0].held_ms > 50, what="the first hold to be older than the next")
+    line.locks.rlock("k", "new", HOUR)
+    line.write("w")
+    old, new = line.info().holders
+    (shown,) = queues(server.raw())
+    assert shown["held_ms"] >= old.held_ms > new.held_ms
+
+
 def _read_by_several(line: Line, held: list[str]) -> str:
     return next(name for name in held if line.info(name).readers > 1)
 

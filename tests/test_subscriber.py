@@ -25,7 +25,7 @@ def server(make_server: MakeServer) -> Server:
     library = os.environ.get("SLOCK_SUBSCRIBER") or REPOSITORY / "target/release/libsubscriber.so"
     if not Path(library).exists():
         pytest.skip("tests/subscriber is not built: make test builds it")
-    server = make_server()
+    server = make_server(slock_allow_apply=True)
     client = server.client()
     client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", 0)
     client.execute_command("MODULE", "LOAD", str(library))
@@ -63,7 +63,10 @@ def test_in_the_middle_of_somebody_elses_it_is_run(server: Server) -> None:
     assert Locks(client).pttl("taken", "subscriber") > 0
 
 
-@pytest.mark.parametrize("order", ["DEL a", "RENAME a c", "FLUSHALL", "FLUSHDB ASYNC", "SWAPDB 0 1"])
+ORDERS = ["DEL a", "RENAME a c", "FLUSHALL", "FLUSHDB ASYNC", "SWAPDB 0 1", "SLOCK.APPLY a RELEASE_0_me"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
 def test_keys_that_go_while_others_are_opened_are_opened_again(server: Server, order: str) -> None:
     """MLOCK has opened `a` when it opens `b`, which expires."""
     client, locks = server.client(), Locks(server.client())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import redis
 
-from harness import Locks, RawConnection, ReplicationStream, RespError, Server
+from conftest import Pair
+from harness import Locks, RawConnection, ReplicationStream, RespError, Server, wait_synced
 
 LONG = 60_000
 
@@ -44,6 +45,16 @@ def test_what_changes_the_lock_breaks_a_watch_and_nothing_else(
     server.raw().call(*f"SLOCK.{command}".split())
     goes_through = raw.pipeline([("MULTI",), ("PING",), ("EXEC",)])[-1] is not None
     assert goes_through == (command in UNCHANGED)
+
+
+def test_a_change_at_the_primary_breaks_a_watch_at_the_replica(primary_and_replica: Pair) -> None:
+    primary, replica = primary_and_replica
+    locks, watcher = Locks(primary.client()), replica.raw()
+    for change in (locks.lock, locks.extend):
+        watcher.ok("WATCH", "k")
+        assert change("k", "a", LONG)
+        wait_synced(primary, replica)
+        assert watcher.pipeline([("MULTI",), ("PING",), ("EXEC",)])[-1] is None
 
 
 # --- scripts

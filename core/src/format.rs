@@ -141,11 +141,8 @@ fn decode_v1(body: &[u8]) -> Result<Lock, Malformed> {
     if count > body.len() as u64 / LEAST_HOLDER_BYTES {
         return Err(Malformed::Syntax);
     }
-    let (stored, used) = bincode::serde::borrow_decode_from_slice::<StoredV1<'_>, _>(body, CONFIG)
+    let (stored, _) = bincode::serde::borrow_decode_from_slice::<StoredV1<'_>, _>(body, CONFIG)
         .map_err(|_| Malformed::Syntax)?;
-    if used != body.len() {
-        return Err(Malformed::Syntax);
-    }
     let within_limits = |holder: &StoredHolderV1<'_>| {
         is_token(holder.token)
             && is_fence(holder.fence)
@@ -153,7 +150,7 @@ fn decode_v1(body: &[u8]) -> Result<Lock, Malformed> {
             && holder.deadline_ms <= NUMBER_MAX
             && holder.meta.len() <= META_MAX_BYTES
     };
-    // Integers can be written longer than need be; only the shortest form is ours.
+    // The decoder accepts integers that are longer than necessary, and bytes behind the last holder.
     if stored.to_bytes()[1..] != *body {
         return Err(Malformed::Syntax);
     }

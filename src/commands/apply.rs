@@ -70,7 +70,8 @@ fn change_lock(ctx: Ctx<'_>, key: Str<'_>, effect: &Effect<'_>) -> Result<(), Re
     if changed.is_gone {
         ctx.announce_gone(key);
     }
-    // An operator who feeds a log to a primary changes locks that clients wait for.
+    // An operator who feeds a log to a primary changes locks that clients wait for. And if a module runs this in a
+    // notification, an operation of ours may have the lock open.
     runtime::key_changed(LockIdRef { db: ctx.db(), name: key.bytes() });
     Ok(())
 }

@@ -8,19 +8,17 @@
 
 use std::time::{Duration, Instant};
 
-use slock_core::Timestamp;
-
 use super::end_of_turn::{on_due, on_soon};
-use crate::server::{TimerId, monotonic_ms, now, start_timer, stop_timer, wake_event_loop};
+use crate::server::{TimerId, monotonic_ms, start_timer, stop_timer, wake_event_loop};
 
 /// After so long a timer that has not fired is late.
 const LATE_MS: u64 = 50;
 
 /// See the module.
 ///
-/// The server runs these timers by the wall clock: when that is set back by an hour, they come an hour late,
-/// and when it is set forward, a deadline comes before its timer. [`Schedule::watch_clock`] is called now and
-/// then to notice both.
+/// The server runs these timers by the wall clock: if that is set back by an hour, they come an hour late.
+/// [`Schedule::watch_clock`] is called now and then to notice that. If it is set forward, deadlines pass before their
+/// timers. That needs no watch: while anybody waits, a timer is due within `LOOK_EVERY_MS`.
 #[derive(Default)]
 pub struct Schedule {
     /// Timers that run, and for when they were set, on the monotonic clock.
@@ -28,8 +26,6 @@ pub struct Schedule {
     /// Whether that of [`Schedule::at_end_of_turn`] was started inside a timer: it comes a millisecond later.
     soon_is_late: bool,
     due: Option<(TimerId, u64)>,
-    /// How far the wall clock was from the monotonic one at the last look, in milliseconds.
-    clock_offset_ms: u64,
     /// Whether one of these timers runs.
     is_in_timer: bool,
 }
@@ -105,26 +101,16 @@ impl Schedule {
         self.is_in_timer = false;
     }
 
-    /// Calls `on_soon` when a timer is late or the wall clock was set.
+    /// Calls `on_soon` if a timer is late.
     pub fn watch_clock(&mut self) {
-        let now = now();
-        let is_late = |timer: Option<(TimerId, u64)>| {
-            timer.is_some_and(|(_, at_ms)| now.monotonic_ms() > at_ms + LATE_MS)
-        };
-        let offset_ms = clock_offset_ms(now);
-        let was_set = offset_ms.abs_diff(self.clock_offset_ms) > LATE_MS;
-        self.clock_offset_ms = offset_ms;
-        if was_set || is_late(self.soon) || is_late(self.due) {
+        let now_ms = monotonic_ms();
+        if [self.soon, self.due].iter().flatten().any(|(_, at_ms)| now_ms > at_ms + LATE_MS) {
             // Both are stopped: the server waits for the first of its timers, by the old clock.
             let timers = [self.soon.take(), self.due.take()];
             timers.iter().flatten().for_each(|(timer, _)| stop_timer(*timer));
             self.at_end_of_turn();
         }
     }
-}
-
-fn clock_offset_ms(now: Timestamp) -> u64 {
-    now.unix_ms().wrapping_sub(now.monotonic_ms())
 }
 
 /// A look at a crowd takes so long at a time, and pauses so long in between.

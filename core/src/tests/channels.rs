@@ -1,7 +1,7 @@
 //! Requests that are answered on a channel, beside those whose clients are answered.
 
 use super::memory_store::id;
-use super::parts::{READ, TTL_MS, WRITE, channel};
+use super::parts::{READ, TTL_MS, UPGRADE, WRITE, channel};
 use super::scene::Scene;
 use crate::request::WaitPolicy;
 
@@ -44,6 +44,18 @@ fn asked_again_a_request_keeps_its_place_and_takes_what_is_new() {
     scene.channel = None;
     scene.waits("a", "B", WRITE);
     assert_eq!(scene.queue("a"), ["B", "C", "D", "B", "B"]);
+}
+
+#[test]
+fn an_upgrade_asked_again_in_the_turn_of_its_grant_is_answered_once() {
+    let mut scene = Scene::after("A B read a");
+    scene.channel = Some(1);
+    let first = scene.waits("a", "A", UPGRADE);
+    scene.in_one_turn(|scene| {
+        scene.releases("a", "B");
+        assert_eq!(scene.waits("a", "A", UPGRADE), first);
+    });
+    assert_eq!(scene.news(), ["A granted"]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::format::{Malformed, VERSION, decode, encode};
 use crate::limits::{META_MAX_BYTES, NUMBER_MAX, TOKEN_MAX_BYTES};
 use crate::lock::{Holder, Lock};
 use crate::mode::Mode;
+use crate::wire::{self, Message};
 
 /// Every byte and bit is damaged, under Miri one in so many.
 const STEP: usize = if cfg!(miri) { 997 } else { 1 };
@@ -131,7 +132,21 @@ fn what_goes_out_comes_back() {
         let bytes = encode(&lock);
         let again = decode(&bytes).expect("what was encoded decodes");
         assert!(again == lock && encode(&again) == bytes, "seed {seed}");
+        assert!(replayed(&lock) == lock, "seed {seed}");
     }
+}
+
+/// The lock that the commands of a rewritten log make.
+fn replayed(lock: &Lock) -> Lock {
+    let mut replayed = None;
+    wire::rewrite(lock, None, &mut |change, meta| {
+        let Some(Message::Effect(effect)) = wire::read(change, meta) else { panic!("no effect") };
+        match &mut replayed {
+            None => replayed = Lock::born_of(&effect),
+            Some(lock) => drop(lock.apply(&effect)),
+        }
+    });
+    replayed.expect("a lock has holders")
 }
 
 /// Whether the bytes were refused; if not, asserts that they describe a lock that obeys every rule

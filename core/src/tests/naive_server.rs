@@ -111,6 +111,7 @@ impl NaiveServer {
     /// How a request stands: a waiting one with its number, a newcomer without.
     pub(super) fn look(&self, asked: &Asked, request: Option<RequestId>, now: Timestamp) -> Look {
         let now_ms = now.unix_ms();
+        let is_asked_again = self.waiting.iter().any(|request| request.is_renewed_by(asked));
         let mut is_blocked = false;
         let mut fences = Vec::new();
         for &number in &asked.names {
@@ -147,7 +148,7 @@ impl NaiveServer {
             let first = self.first_at(number);
             let is_next = match request {
                 Some(_) => first == request,
-                None => first.is_none() || asked.want == Want::Upgrade,
+                None => first.is_none() || (asked.want == Want::Upgrade && !is_asked_again),
             };
             is_blocked |= is_excluded || !is_next || now.monotonic_ms() < self.grace_until_ms;
         }

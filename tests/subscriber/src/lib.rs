@@ -1,5 +1,5 @@
 //! A module for tests that subscribes to `expired` events. On each it runs the command line that the key
-//! `order` holds, and adds what it was answered to the list `answers`. A key expires when somebody opens it, so
+//! `order` holds, in which `_` is a space within a word, and adds what it was answered to the list `answers`. A key expires when somebody opens it, so
 //! the command runs in the middle of whatever command that was. When the key `k` appears, it runs the command line that
 //! the key `order:k` holds.
 //!
@@ -17,9 +17,9 @@ fn on_new(context: &Context, _: NotifyEvent, _: &str, key: &[u8]) {
 
 fn run(context: &Context, order: &str) {
     let Ok(RedisValue::SimpleString(order)) = context.call("GET", &[order]) else { return };
-    let mut words = order.split(' ');
-    let command = words.next().unwrap_or_default();
-    let answer = match context.call(command, words.collect::<Vec<_>>().as_slice()) {
+    let words: Vec<String> = order.split(' ').map(|word| word.replace('_', " ")).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let answer = match context.call(words[0], &words[1..]) {
         Ok(_) => "done".into(),
         Err(error) => error.to_string(),
     };
