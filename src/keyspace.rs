@@ -209,12 +209,6 @@ impl<'c> Keyspace<'c> {
             }
         }
     }
-
-    /// Where this name stands among those that are open.
-    fn position(&self, lock: LockIdRef<'_>) -> Option<usize> {
-        let is_open = |open: &OpenKey<'_>| self.db == lock.db && open.name.bytes() == lock.name;
-        self.open.iter().position(is_open)
-    }
 }
 
 impl LockStore for Keyspace<'_> {
@@ -272,7 +266,8 @@ impl LockStore for Keyspace<'_> {
 
     fn peek(&mut self, lock: LockIdRef<'_>) -> Option<&Lock> {
         // A second look at an open key could collect it, if its time has come meanwhile.
-        if let Some(at) = self.position(lock) {
+        let is_open = |open: &OpenKey<'_>| self.db == lock.db && open.name.bytes() == lock.name;
+        if let Some(at) = self.open.iter().position(is_open) {
             return match self.get(at) {
                 Lookup::Lock(lock) => lock,
                 Lookup::OtherType | Lookup::NotServed => None,

@@ -42,11 +42,12 @@ fn load(ctx: server::Ctx<'_>, arguments: &[&[u8]]) -> Result<(), String> {
     if !missing.is_empty() {
         return Err(format!("this server lacks {}; SLOCK needs Redis 7.0 or Valkey 7.2", missing.join(", ")));
     }
-    server::start(ctx);
+    server::start(ctx, &runtime::ServerEvents);
     let accepted =
         |done: bool, what: &str| if done { Ok(()) } else { Err(format!("the server refused {what}")) };
     accepted(server::register_datatype(ctx), "the data type")?;
-    server::register_commands(ctx).map_err(|name| format!("the server refused the command {name}"))?;
+    server::register_commands(ctx, commands::COMMANDS, c"slock")
+        .map_err(|name| format!("the server refused the command {name}"))?;
     config::register(ctx, arguments)?;
     accepted(server::register_info(ctx), "the INFO section")?;
     accepted(server::subscribe(ctx), "the event subscriptions")?;

@@ -49,11 +49,6 @@ pub fn send(ctx: Ctx<'_>, name: Str<'_>, effect: &Effect<'_>) {
     ctx.replicate(name, &line, meta);
 }
 
-/// Something has happened that can bring a listener or take one away.
-pub fn look_again() {
-    STATE.knows_listeners.set(false);
-}
-
 /// Whether anybody listens to what is replicated now.
 #[inline(always)]
 pub fn has_listeners(ctx: Ctx<'_>) -> bool {

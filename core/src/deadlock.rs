@@ -238,7 +238,8 @@ impl<'w> Search<'w> {
         }
         let waits_for_holders = waits_for_holders(request, waiter, queue, lock);
         if waiter.token != self.start
-            && ((waits_for_holders && lock.is_some_and(|lock| self.holds(lock, &self.start)))
+            && ((waits_for_holders
+                && lock.is_some_and(|lock| lock.holder(&self.start, self.now_unix_ms).is_some()))
                 || self.is_ahead(request, waiter, queue, id))
         {
             return true;
@@ -259,9 +260,9 @@ impl<'w> Search<'w> {
             }
             // It waits for all that came before this, and beyond for all but the lone readers.
             let barrier = match waiter.terms.want {
-                Want::Hold(Mode::Read) => {
-                    queue.last_writer_before(request).map_or(RequestId::FIRST, RequestId::next)
-                }
+                Want::Hold(Mode::Read) => queue
+                    .last_writer_before(request)
+                    .map_or(RequestId::FIRST, |writer| RequestId(writer.0 + 1)),
                 _ => request,
             };
             // The last first: where it stands behind the others elsewhere too, they are all reached from it.
@@ -296,10 +297,6 @@ impl<'w> Search<'w> {
         })
     }
 
-    fn holds(&self, lock: &Lock, token: &[u8]) -> bool {
-        lock.holder(token, self.now_unix_ms).is_some()
-    }
-
     /// Of those who hold this lock, the tokens that wait, as far as the steps that are left suffice.
     fn waiting_holders(&mut self, lock: &Lock) -> Vec<Rc<[u8]>> {
         let (waitlist, left, mut looked_at) = (self.waitlist, self.left, 0);
@@ -309,7 +306,7 @@ impl<'w> Search<'w> {
             live.filter_map(|holder| waitlist.token(holder.token()).cloned()).collect()
         } else {
             let tokens = waitlist.tokens_after(None).take(left).inspect(|_| looked_at += 1);
-            tokens.filter(|token| self.holds(lock, token)).cloned().collect()
+            tokens.filter(|token| lock.holder(token, self.now_unix_ms).is_some()).cloned().collect()
         };
         self.left -= looked_at;
         found

@@ -29,15 +29,6 @@ impl Effect<'_> {
     pub fn is_rewritten(&self) -> bool {
         self.at_ms == 0 && matches!(self.change, Change::Hold { .. })
     }
-
-    /// The fence that the effect gives, if it gives one.
-    #[must_use]
-    pub fn fence(&self) -> Option<u64> {
-        match self.change {
-            Change::Hold { fence, .. } => Some(fence),
-            Change::Extend { .. } | Change::Release { .. } => None,
-        }
-    }
 }
 
 /// What an effect does to a lock, after expired holders have gone.

@@ -69,11 +69,6 @@ impl RequestId {
     pub(crate) const FIRST: Self = Self(0);
     /// After every number that is given.
     pub(crate) const LAST: Self = Self(u64::MAX);
-
-    /// What could be given after this one.
-    pub(crate) fn next(self) -> Self {
-        Self(self.0 + 1)
-    }
 }
 
 /// The server's number of a client's connection.

@@ -37,8 +37,10 @@ impl Message<'_> {
     /// The fence that it speaks of.
     pub fn fence(&self) -> Option<u64> {
         match self {
-            Self::Effect(effect) => effect.fence(),
-            Self::Fence(fence) => Some(*fence),
+            Self::Effect(Effect { change: Change::Hold { fence, .. }, .. }) | Self::Fence(fence) => {
+                Some(*fence)
+            }
+            Self::Effect(_) => None,
         }
     }
 

@@ -64,7 +64,7 @@ pub struct Options<'a> {
     /// `REASON text`.
     pub reason: Option<&'a [u8]>,
     /// `COUNT n`: how many to list at most.
-    count: Option<usize>,
+    pub count: Option<usize>,
     /// `CURSOR c`: where a list goes on, 0 at its beginning.
     pub cursor: u64,
     /// `FULL`.
@@ -83,16 +83,11 @@ impl Options<'_> {
         }
     }
 
-    /// How many to list at most.
-    pub fn count(&self, default: usize) -> usize {
-        self.count.unwrap_or(default)
-    }
-
-    /// The same where lists are wanted.
+    /// How many to list at most, if lists are wanted.
     pub fn full_count(&self, default: usize) -> Result<Option<usize>, Reply> {
         match self.count {
             Some(_) if !self.is_full => error("ERR option COUNT needs FULL"),
-            _ => Ok(self.is_full.then(|| self.count(default))),
+            _ => Ok(self.is_full.then_some(self.count.unwrap_or(default))),
         }
     }
 }

@@ -20,10 +20,9 @@ mod queue;
 
 use std::ffi::CStr;
 
-use crate::server::{Arg, ArgKind, Command};
+use crate::server::{Arg, ArgKind, COMMANDS_MAX, Command};
 
-/// The ACL category of all but those for administrators, on servers that have such a thing.
-pub const ACL_CATEGORY: &CStr = c"slock";
+const _: () = assert!(COMMANDS.len() <= COMMANDS_MAX);
 
 /// All that `COMMAND` shows of each, and what runs it.
 pub const COMMANDS: &[Command] = &[

@@ -22,7 +22,7 @@ const LOOKED_AT: usize = 1000;
 
 pub fn queues(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let options = Args::new(args).options(&["COUNT", "CURSOR"])?;
-    let (count, mut cursor) = (options.count(LISTED), options.cursor);
+    let (count, mut cursor) = (options.count.unwrap_or(LISTED), options.cursor);
     runtime::look(|manager, store| {
         let (db, now) = (ctx.db(), server::now());
         let viewer = Viewer::of_name(ctx.user_name().as_ref().map(|name| name.as_str().bytes()));

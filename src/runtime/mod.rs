@@ -24,12 +24,12 @@ mod end_of_turn;
 mod notify;
 mod operate;
 mod schedule;
-pub mod server_events;
+mod server_events;
 mod waiting_clients;
 mod working_state;
 mod write_gate;
 
 pub use notify::check_channel;
-pub use operate::{acquire, client_gone, client_unblocked, look, on_primary, operate};
-pub use server_events::{fence_seen, is_plausible, lock_removed, lock_restored, start};
+pub use operate::{acquire, look, on_primary, operate};
+pub use server_events::{ServerEvents, start};
 pub use working_state::{Runtime, key_changed, notice, try_with_runtime};

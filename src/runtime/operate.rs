@@ -4,10 +4,10 @@
 
 use slock_core::{AcquireOutcome, LockError, LockManager, Operation, ReplyTo, Request, RequestId};
 
-use super::working_state::{Runtime, notice, try_with_runtime};
+use super::working_state::{Runtime, try_with_runtime};
 use crate::errors::{error_reply, in_use};
 use crate::keyspace::Keyspace;
-use crate::server::{self, Ctx, HandleKey, Reply, Str};
+use crate::server::{self, Ctx, Reply, Str};
 use crate::state::STATE;
 
 /// Decisions are the primary's, also where a replica takes writes from its own clients. And no log
@@ -96,23 +96,4 @@ fn wait(
     };
     runtime.clients.blocked.insert(request, handle);
     Ok(Reply::Sent)
-}
-
-/// Somebody has unblocked this client, which is answered at once.
-pub fn client_unblocked(client: HandleKey) -> Reply {
-    notice(move |runtime| {
-        if let Some(request) = runtime.clients.blocked.remove(client) {
-            runtime.manager.time_out(request);
-        }
-    });
-    Reply::Int(0)
-}
-
-/// This client has gone, or the server has answered it itself.
-pub fn client_gone(client: HandleKey) {
-    notice(move |runtime| {
-        if let Some(request) = runtime.clients.blocked.remove(client) {
-            runtime.manager.abandon(request);
-        }
-    });
 }

@@ -8,8 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::end_of_turn::{on_due, on_soon};
-use crate::server::{TimerId, monotonic_ms, start_timer, stop_timer, wake_event_loop};
+use crate::server::{OwnCtx, TimerId, monotonic_ms, start_timer, stop_timer, wake_event_loop};
 
 /// After so long a timer that has not fired is late.
 const LATE_MS: u64 = 50;
@@ -19,8 +18,9 @@ const LATE_MS: u64 = 50;
 /// The server runs these timers by the wall clock: if that is set back by an hour, they come an hour late.
 /// [`Schedule::watch_clock`] is called now and then to notice that. If it is set forward, deadlines pass before their
 /// timers. That needs no watch: while anybody waits, a timer is due within `LOOK_EVERY_MS`.
-#[derive(Default)]
 pub struct Schedule {
+    on_soon: fn(OwnCtx<'_>),
+    on_due: fn(OwnCtx<'_>),
     /// Timers that run, and for when they were set, on the monotonic clock.
     soon: Option<(TimerId, u64)>,
     /// Whether that of [`Schedule::at_end_of_turn`] was started inside a timer: it comes a millisecond later.
@@ -30,7 +30,19 @@ pub struct Schedule {
     is_in_timer: bool,
 }
 
+impl Default for Schedule {
+    fn default() -> Self {
+        Self::new(|_| {}, |_| {})
+    }
+}
+
 impl Schedule {
+    /// A schedule with timers that call these: `on_soon` has to report [`Schedule::soon_has_fired`], `on_due`
+    /// [`Schedule::due_has_fired`].
+    pub fn new(on_soon: fn(OwnCtx<'_>), on_due: fn(OwnCtx<'_>)) -> Self {
+        Self { on_soon, on_due, soon: None, soon_is_late: false, due: None, is_in_timer: false }
+    }
+
     /// Calls `on_soon` at the end of this turn of the event loop; from within a timer, at the end of the next in which
     /// this is called, or a millisecond later.
     pub fn at_end_of_turn(&mut self) {
@@ -57,7 +69,7 @@ impl Schedule {
             if let Some((due, _)) = self.due.take_if(|(_, at_ms)| *at_ms <= now_ms) {
                 stop_timer(due);
             }
-            self.soon = Some((start_timer(0, on_soon), now_ms));
+            self.soon = Some((start_timer(0, self.on_soon), now_ms));
             self.wake();
         }
     }
@@ -72,7 +84,7 @@ impl Schedule {
         if let Some((timer, _)) = self.due {
             stop_timer(timer);
         }
-        let timer = start_timer(at_ms.saturating_sub(monotonic_ms()), on_due);
+        let timer = start_timer(at_ms.saturating_sub(monotonic_ms()), self.on_due);
         self.due = Some((timer, at_ms));
         self.wake();
     }

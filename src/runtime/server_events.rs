@@ -18,100 +18,106 @@
 
 use slock_core::{Lock, LockError, LockId, LockIdRef, LockManager};
 
+use super::end_of_turn;
+use super::schedule::Schedule;
 use super::working_state::{Runtime, databases_changed, key_changed, notice, try_with_runtime};
 use super::write_gate::WriteGate;
+use crate::info;
 use crate::replication::{deadline_is_plausible, fence_is_plausible};
-use crate::server::{self, Ctx, drop_in_background, own_ctx};
+use crate::server::{self, Ctx, HandleKey, Section, Told, drop_in_background, own_ctx};
 use crate::state::STATE;
 
-// --- what the data type tells us
+/// Takes note of what the server tells us.
+pub struct ServerEvents;
 
-/// This fence was met in stored data.
-pub fn fence_seen(fence: u64) {
-    notice(move |runtime| runtime.manager.fences.see(fence));
-}
+impl Told for ServerEvents {
+    fn fence_seen(&self, fence: u64) {
+        notice(move |runtime| runtime.manager.fences.see(fence));
+    }
 
-/// Whether a lock that comes from outside, by `RESTORE` or `MIGRATE`, can be a real one.
-pub fn is_plausible(lock: &Lock) -> bool {
-    let ctx = own_ctx().as_ctx();
-    let is_trusted = ctx.is_loading() || !ctx.takes_writes();
-    is_trusted || (fence_is_plausible(lock.highest_fence()) && deadline_is_plausible(lock.last_deadline_ms()))
-}
+    fn is_plausible(&self, lock: &Lock) -> bool {
+        let ctx = own_ctx().as_ctx();
+        let is_trusted = ctx.is_loading() || !ctx.takes_writes();
+        is_trusted
+            || (fence_is_plausible(lock.highest_fence()) && deadline_is_plausible(lock.last_deadline_ms()))
+    }
 
-/// A lock is about to appear under this name from a payload: `RESTORE`, or a file that is loaded.
-pub fn lock_restored(lock: LockIdRef<'_>) {
-    if !STATE.only_follows() {
+    fn lock_appears(&self, lock: LockIdRef<'_>) {
+        if !STATE.only_follows() {
+            key_changed(lock);
+            let lock = LockId::from(lock);
+            notice(|runtime| {
+                runtime.restored.insert(lock);
+            });
+        }
+    }
+
+    fn lock_removed(&self, lock: LockIdRef<'_>) {
+        STATE.metrics.note_removal(lock);
         key_changed(lock);
-        let lock = LockId::from(lock);
+    }
+
+    fn key_evicted(&self, key: LockIdRef<'_>) {
+        STATE.metrics.count_eviction(key);
+    }
+
+    fn flushed(&self) {
+        databases_changed(LockManager::databases_changed);
+    }
+
+    fn swapped(&self) {
+        databases_changed(|manager| drop_in_background(manager.databases_swapped()));
+    }
+
+    fn role_changed(&self, is_replica: bool) {
+        STATE.is_replica.set(is_replica);
+        if is_replica {
+            notice(|runtime| drop_in_background(runtime.manager.fail_waiters(LockError::NotPrimary)));
+        }
+        notice(heed_eviction);
+    }
+
+    fn loading(&self, ctx: Ctx<'_>, has_begun: bool) {
+        STATE.is_loading.set(has_begun);
+        // A long load must not use up the grace period.
+        if !has_begun && !ctx.is_replica() {
+            notice(Runtime::begin_grace);
+        }
+    }
+
+    fn configured(&self) {
         notice(|runtime| {
-            runtime.restored.insert(lock);
+            runtime.write_gate = WriteGate::default();
+            heed_eviction(runtime);
         });
     }
-}
 
-/// A lock has left its name: deleted, expired, evicted, overwritten, moved or renamed.
-pub fn lock_removed(lock: LockIdRef<'_>) {
-    STATE.metrics.note_removal(lock);
-    key_changed(lock);
-}
-
-// --- what the server tells us of itself
-
-/// A key was evicted, after its value was removed.
-pub fn key_evicted(db: i32, name: &[u8]) {
-    STATE.metrics.count_eviction(LockIdRef { db, name });
-}
-
-/// All keys of a database have gone, or of every database.
-pub fn flushed() {
-    databases_changed(LockManager::databases_changed);
-}
-
-/// Two databases have changed places.
-pub fn swapped() {
-    databases_changed(|manager| drop_in_background(manager.databases_swapped()));
-}
-
-/// The server has become a replica, or a primary.
-pub fn role_changed(is_replica: bool) {
-    STATE.is_replica.set(is_replica);
-    if is_replica {
-        notice(|runtime| drop_in_background(runtime.manager.fail_waiters(LockError::NotPrimary)));
+    fn disconnected(&self, connection: u64) {
+        notice(move |runtime| runtime.manager.connection_closed(connection));
     }
-    notice(heed_eviction);
-}
 
-/// The server begins to load a data set, or has ended, also in vain.
-pub fn loading(ctx: Ctx<'_>, has_begun: bool) {
-    STATE.is_loading.set(has_begun);
-    // A long load must not use up the grace period.
-    if !has_begun && !ctx.is_replica() {
-        notice(Runtime::begin_grace);
+    fn wait_ended(&self, client: HandleKey, is_unblocked: bool) {
+        notice(move |runtime| match runtime.clients.blocked.remove(client) {
+            Some(request) if is_unblocked => drop(runtime.manager.time_out(request)),
+            Some(request) => drop(runtime.manager.abandon(request)),
+            None => {}
+        });
     }
-}
 
-/// `CONFIG SET` has changed settings of the server's.
-pub fn configured() {
-    notice(|runtime| {
-        runtime.write_gate = WriteGate::default();
-        heed_eviction(runtime);
-    });
-}
+    fn cron(&self) {
+        try_with_runtime(|runtime| runtime.schedule.watch_clock());
+    }
 
-/// A connection closes.
-pub fn disconnected(connection: u64) {
-    notice(move |runtime| runtime.manager.connection_closed(connection));
-}
-
-/// Called `hz` times a second.
-pub fn cron() {
-    try_with_runtime(|runtime| runtime.schedule.watch_clock());
+    fn write_info(&self, section: &Section) {
+        try_with_runtime(|runtime| info::write(section, &runtime.manager));
+    }
 }
 
 /// Begins: called once, at load.
 pub fn start(ctx: Ctx<'_>) {
     STATE.is_replica.set(ctx.is_replica());
     notice(|runtime| {
+        runtime.schedule = Schedule::new(end_of_turn::on_soon, end_of_turn::on_due);
         runtime.begin_grace();
         heed_eviction(runtime);
     });

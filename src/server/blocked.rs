@@ -18,7 +18,7 @@ use super::api::api;
 use super::ctx::Ctx;
 use super::guard::guard;
 use super::reply::Reply;
-use crate::runtime::{client_gone, client_unblocked};
+use super::told::{HandleKey, told};
 
 /// A blocked client, and the duty to unblock it.
 pub struct Handle {
@@ -31,10 +31,6 @@ struct Delivery {
     reply: Option<Reply>,
     client_id: u64,
 }
-
-/// The server's name for a blocked client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct HandleKey(usize);
 
 /// Leaves the client of this command without an answer until [`Handle::answer`]. `None` where this
 /// client cannot wait: Valkey from 8.1 on blocks none that has subscribed to channels.
@@ -101,13 +97,13 @@ unsafe extern "C" fn on_timeout(
     _: i32,
 ) -> i32 {
     guard(c"CLIENT UNBLOCK", || {
-        let client = HandleKey(api!(RedisModule_GetBlockedClientHandle(ctx)).addr());
+        told().wait_ended(HandleKey(api!(RedisModule_GetBlockedClientHandle(ctx)).addr()), true);
         // SAFETY: the server lends the context until this callback returns.
-        unsafe { Ctx::from_raw(ctx) }.send(client_unblocked(client));
+        unsafe { Ctx::from_raw(ctx) }.send(Reply::Int(0));
     });
     0
 }
 
 unsafe extern "C" fn on_disconnect(_: *mut raw::RedisModuleCtx, client: *mut raw::RedisModuleBlockedClient) {
-    guard(c"a disconnect", || client_gone(HandleKey(client.addr())));
+    guard(c"a disconnect", || told().wait_ended(HandleKey(client.addr()), false));
 }

@@ -4,6 +4,7 @@
 
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;
+use std::sync::OnceLock;
 
 use redis_module::commands::{BeginSearch, FindKeys, KeySpec, KeySpecFlags, get_redis_key_spec};
 use redis_module::raw;
@@ -14,7 +15,6 @@ use super::guard::guard;
 use super::log::log_warning;
 use super::reply::Reply;
 use super::string::Str;
-use crate::commands::{ACL_CATEGORY, COMMANDS};
 
 /// A command: what the server's command table says of it, and what runs it.
 pub struct Command {
@@ -104,24 +104,28 @@ pub enum ArgKind {
 type Callback = unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, i32) -> i32;
 
 /// As many commands as a table may have.
-const COMMANDS_MAX: usize = 24;
+pub const COMMANDS_MAX: usize = 24;
+
+/// Set once, at load.
+static COMMANDS: OnceLock<&[Command]> = OnceLock::new();
 
 macro_rules! callbacks {
     ($($at:literal)*) => { [$(dispatch::<$at> as Callback),*] };
 }
 
-/// Registers every command, or says which one the server refused.
-pub fn register(ctx: Ctx<'_>) -> Result<(), String> {
-    const { assert!(COMMANDS.len() <= COMMANDS_MAX) };
+/// Registers every command, or says which one the server refused. All but those for administrators are in the ACL category,
+/// on servers that have such a thing.
+pub fn register(ctx: Ctx<'_>, commands: &'static [Command], category: &CStr) -> Result<(), String> {
+    let commands = *COMMANDS.get_or_init(|| commands);
     let callbacks: [Callback; COMMANDS_MAX] =
         callbacks!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23);
     // SAFETY: entries of the API table are written once, before `init`; the arguments outlast the call.
     if let Some(add) = unsafe { raw::RedisModule_AddACLCategory } {
         // SAFETY: as above.
-        unsafe { add(ctx.pointer(), ACL_CATEGORY.as_ptr()) };
+        unsafe { add(ctx.pointer(), category.as_ptr()) };
     }
-    for (command, callback) in COMMANDS.iter().zip(callbacks) {
-        if !register_one(ctx, command, callback) {
+    for (command, callback) in commands.iter().zip(callbacks) {
+        if !register_one(ctx, command, callback, category) {
             return Err(command.name.to_string_lossy().into_owned());
         }
     }
@@ -129,7 +133,7 @@ pub fn register(ctx: Ctx<'_>) -> Result<(), String> {
 }
 
 /// Puts a command into the table. False if the server refuses.
-fn register_one(ctx: Ctx<'_>, spec: &Command, callback: Callback) -> bool {
+fn register_one(ctx: Ctx<'_>, spec: &Command, callback: Callback, category: &CStr) -> bool {
     let ok = raw::REDISMODULE_OK as i32;
     let (first, last, step) = if let Keys::One = spec.keys() { (1, 1, 1) } else { (0, 0, 0) };
     let name = spec.name.as_ptr();
@@ -155,7 +159,7 @@ fn register_one(ctx: Ctx<'_>, spec: &Command, callback: Callback) -> bool {
     let (add, assign) =
         unsafe { (raw::RedisModule_AddACLCategory, raw::RedisModule_SetCommandACLCategories) };
     if let (Some(_), Some(assign)) = (add, assign) {
-        let categories = acl_categories(spec);
+        let categories = acl_categories(spec, category);
         // SAFETY: `command` is the one just made, and the text outlasts the call.
         unsafe { assign(command, categories.as_ptr()) };
     }
@@ -164,7 +168,7 @@ fn register_one(ctx: Ctx<'_>, spec: &Command, callback: Callback) -> bool {
 
 /// The categories that a core command with these flags would be in, and the module's own. What is for
 /// administrators is not in the module's own: a user of locks may not use that.
-fn acl_categories(spec: &Command) -> CString {
+fn acl_categories(spec: &Command, own: &CStr) -> CString {
     let flags = spec.flags.to_string_lossy();
     let mut categories: Vec<&str> = Vec::new();
     for flag in flags.split(' ') {
@@ -180,7 +184,7 @@ fn acl_categories(spec: &Command) -> CString {
     if !categories.contains(&"fast") {
         categories.push("slow");
     }
-    let own = ACL_CATEGORY.to_string_lossy();
+    let own = own.to_string_lossy();
     if !categories.contains(&"admin") {
         categories.push(&own);
     }
@@ -192,7 +196,9 @@ unsafe extern "C" fn dispatch<const AT: usize>(
     argv: *mut *mut raw::RedisModuleString,
     argc: i32,
 ) -> i32 {
-    let Some(command) = COMMANDS.get(AT) else { return raw::REDISMODULE_ERR as i32 };
+    let Some(command) = COMMANDS.get().and_then(|commands| commands.get(AT)) else {
+        return raw::REDISMODULE_ERR as i32;
+    };
     // SAFETY: the server lends the context and the arguments until this callback returns.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::arguments(argv, argc)) };
     if command.counts_keys() && api!(RedisModule_IsKeysPositionRequest(ctx.pointer())) != 0 {

@@ -23,7 +23,7 @@ use super::log::log_warning;
 use super::module_ctx::own_ctx;
 use super::string::Str;
 use super::time::{monotonic_ms, now};
-use crate::runtime::{fence_seen, is_plausible, key_changed, lock_removed, lock_restored};
+use super::told::told;
 use crate::state::STATE;
 
 /// A module type's name has exactly nine characters.
@@ -121,17 +121,17 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut
     // A null answer is "Bad data format" to RESTORE, and ends the loading of a file.
     guard(c"loading a lock", || match load(io, version) {
         Ok(lock) => {
-            if !is_plausible(&lock) {
+            if !told().is_plausible(&lock) {
                 log_refusal(
                     "its fence or a deadline lies more than an hour beyond what this server could give",
                 );
                 return ptr::null_mut();
             }
-            fence_seen(lock.highest_fence());
+            told().fence_seen(lock.highest_fence());
             let (db, name) = (api!(RedisModule_GetDbIdFromIO(io)), api!(RedisModule_GetKeyNameFromIO(io)));
             if !name.is_null() {
                 // SAFETY: the server lends the name until this returns.
-                lock_restored(unsafe { lock_id(db, name) });
+                told().lock_appears(unsafe { lock_id(db, name) });
             }
             store(Box::new(lock))
         }
@@ -203,7 +203,7 @@ unsafe extern "C" fn aux_load(io: *mut raw::RedisModuleIO, version: i32, _: i32)
         if api!(RedisModule_IsIOError(io)) != 0 || last > slock_core::limits::NUMBER_MAX {
             return raw::REDISMODULE_ERR;
         }
-        fence_seen(last);
+        told().fence_seen(last);
         raw::REDISMODULE_OK
     })
     .unwrap_or(raw::REDISMODULE_ERR) as i32
@@ -299,7 +299,7 @@ unsafe extern "C" fn unlink2(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const 
         let (db, name) =
             (api!(RedisModule_GetDbIdFromOptCtx(ctx)), api!(RedisModule_GetKeyNameFromOptCtx(ctx)));
         // SAFETY: the server lends the name until this returns.
-        lock_removed(unsafe { lock_id(db, name) });
+        told().lock_removed(unsafe { lock_id(db, name) });
     });
 }
 
@@ -308,7 +308,7 @@ unsafe extern "C" fn copy2(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_
         let (db, name) =
             (api!(RedisModule_GetToDbIdFromOptCtx(ctx)), api!(RedisModule_GetToKeyNameFromOptCtx(ctx)));
         // SAFETY: the server lends the name until this returns.
-        key_changed(unsafe { lock_id(db, name) });
+        told().lock_appears(unsafe { lock_id(db, name) });
         // SAFETY: the server passes a stored value.
         store(Box::new(unsafe { lock(value) }.clone()))
     })

@@ -3,20 +3,21 @@
 //! What the server tells about itself and its keys.
 //!
 //! Nothing may be written or replicated from here: a change made inside a notification is logged
-//! before the command that caused it. So `runtime::server_events` only takes note.
+//! before the command that caused it. Who is [`told`] only takes note.
 
 use std::ffi::{c_char, c_void};
 use std::sync::Once;
 
 use redis_module::raw;
+use slock_core::LockIdRef;
 
 use super::api::api;
 use super::ctx::Ctx;
 use super::guard::guard;
 use super::module_ctx::module_ctx;
 use super::string::Str;
-use crate::replication;
-use crate::runtime::server_events as told;
+use super::told::told;
+use crate::state::STATE;
 
 /// Subscribes to what has to be known always. False if the server refuses.
 pub fn subscribe(ctx: Ctx<'_>) -> bool {
@@ -59,7 +60,7 @@ unsafe extern "C" fn on_evicted(
     guard(c"a keyspace event", || {
         // SAFETY: the server lends both until this callback returns.
         let (ctx, name) = unsafe { (Ctx::from_raw(ctx), Str::from_raw(name)) };
-        told::key_evicted(ctx.db(), name.bytes());
+        told().key_evicted(LockIdRef { db: ctx.db(), name: name.bytes() });
     });
     raw::REDISMODULE_OK as i32
 }
@@ -72,25 +73,25 @@ unsafe extern "C" fn on_server_event(
 ) {
     guard(c"a server event", || {
         if !matches!(event.id, raw::REDISMODULE_EVENT_CLIENT_CHANGE | raw::REDISMODULE_EVENT_CRON_LOOP) {
-            replication::look_again();
+            STATE.knows_listeners.set(false);
         }
         match (event.id, sub) {
             (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, sub) => {
-                told::role_changed(sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA);
+                told().role_changed(sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA);
             }
-            (raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_SUBEVENT_FLUSHDB_END) => told::flushed(),
-            (raw::REDISMODULE_EVENT_SWAPDB, _) => told::swapped(),
+            (raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_SUBEVENT_FLUSHDB_END) => told().flushed(),
+            (raw::REDISMODULE_EVENT_SWAPDB, _) => told().swapped(),
             (raw::REDISMODULE_EVENT_LOADING, sub) => {
                 let ends =
                     [raw::REDISMODULE_SUBEVENT_LOADING_ENDED, raw::REDISMODULE_SUBEVENT_LOADING_FAILED];
                 // SAFETY: the server lends the context until this callback returns.
-                told::loading(unsafe { Ctx::from_raw(ctx) }, !ends.contains(&sub));
+                told().loading(unsafe { Ctx::from_raw(ctx) }, !ends.contains(&sub));
             }
-            (raw::REDISMODULE_EVENT_CRON_LOOP, _) => told::cron(),
-            (raw::REDISMODULE_EVENT_CONFIG, _) => told::configured(),
+            (raw::REDISMODULE_EVENT_CRON_LOOP, _) => told().cron(),
+            (raw::REDISMODULE_EVENT_CONFIG, _) => told().configured(),
             (raw::REDISMODULE_EVENT_CLIENT_CHANGE, raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED) => {
                 // SAFETY: the data of this event is of this type, in its first version.
-                told::disconnected(unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id });
+                told().disconnected(unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id });
             }
             _ => {}
         }

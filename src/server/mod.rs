@@ -33,29 +33,32 @@ mod reply;
 mod status;
 mod string;
 mod time;
+mod told;
 
 pub use acl::{User, Viewer};
 use api::api;
 pub use background_drop::drop_in_background;
-pub use blocked::{Handle, HandleKey, block};
+pub use blocked::{Handle, block};
 pub use cluster::same_slot;
-pub use command::{Arg, ArgKind, Command, register as register_commands};
+pub use command::{Arg, ArgKind, COMMANDS_MAX, Command, register as register_commands};
 pub use compat::{lacking, missing_required};
 pub use config::{Setting, SettingKind, load_configs, register_setting};
 pub use ctx::{Ctx, OwnCtx};
 pub use datatype::{boxed, register as register_datatype, stored_locks};
 pub use events::{subscribe, subscribe_to_evictions};
-pub use info::{Section, register_info};
+pub use info::register_info;
 pub use key::{LockKey, Opened};
 pub use load::on_load;
 pub use log::{log_notice, log_warning, loggable};
 pub use module_ctx::own_ctx;
-pub use reply::Reply;
+pub use reply::{Reply, Section};
 pub use string::{OwnedString, Str, Strings};
 pub use time::{TimerId, monotonic_ms, now, start_timer, stop_timer, wake_event_loop};
+pub use told::{HandleKey, Told};
 
 /// Prepares this layer: called once, at load, before anything else of it but `missing_required`.
-pub fn start(ctx: Ctx<'_>) {
+pub fn start(ctx: Ctx<'_>, told: &'static dyn Told) {
+    told::set_told(told);
     module_ctx::keep_module_ctx(ctx);
     api!(RedisModule_SetModuleOptions(ctx.pointer(), compat::module_options()));
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a command answers.
+//! What a command answers, and `INFO`.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
+
+use redis_module::raw;
 
 use super::api::api;
 use super::ctx::Ctx;
@@ -65,5 +67,22 @@ impl Ctx<'_> {
     fn reply_error(self, text: &str) {
         let text = CString::new(text).unwrap_or_else(|_| c"ERR unprintable error".into());
         api!(RedisModule_ReplyWithError(self.pointer(), text.as_ptr()));
+    }
+}
+
+/// The section of `INFO` that is being written.
+pub struct Section(pub(super) *mut raw::RedisModuleInfoCtx);
+
+impl Section {
+    /// Adds a field. The server puts the module's name before it.
+    pub fn field(&self, name: &CStr, value: u64) {
+        api!(RedisModule_InfoAddFieldULongLong(self.0, name.as_ptr(), value));
+    }
+
+    /// Adds a field with parts, as `name:part=value,part=value`.
+    pub fn field_of_parts(&self, name: &CStr, parts: &[(&CStr, u64)]) {
+        api!(RedisModule_InfoBeginDictField(self.0, name.as_ptr()));
+        parts.iter().for_each(|(part, value)| self.field(part, *value));
+        api!(RedisModule_InfoEndDictField(self.0));
     }
 }

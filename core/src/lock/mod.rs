@@ -273,12 +273,3 @@ impl Lock {
         self.holders.bytes_after(fence)
     }
 }
-
-/// Two locks are equal when they have the same mode and the same holders, live or not.
-impl PartialEq for Lock {
-    fn eq(&self, other: &Self) -> bool {
-        self.mode == other.mode && self.len() == other.len() && self.holders().eq(other.holders())
-    }
-}
-
-impl Eq for Lock {}

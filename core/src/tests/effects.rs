@@ -94,3 +94,12 @@ fn holders_that_had_ended_when_an_effect_was_decided_go_with_it() {
         lead_to(&[&readers[..], &[Effect { at_ms, ..effect }]].concat(), expected);
     }
 }
+
+/// Two locks are equal when they have the same mode and the same holders, live or not.
+impl PartialEq for Lock {
+    fn eq(&self, other: &Self) -> bool {
+        self.mode() == other.mode() && self.len() == other.len() && self.holders().eq(other.holders())
+    }
+}
+
+impl Eq for Lock {}
