@@ -158,7 +158,7 @@ class Play:
         self._info({"info": key, "expect": {"fence": fence}})
 
     def _withdraw(self, step: Step) -> None:
-        """An operator cancels what was started under this name until it ends: another copy may be on its way."""
+        """An operator cancels what was started under this name until it ends: a copy may be on its way."""
         [waiting] = info_of(self.world.call("main", "SLOCK.INFO", step["of"], "FULL"))["queue"]
         started = self._started[step["withdraw"]]
 
