@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 /// The name of a lock: a key in one of the server's databases. Sorted by database first.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockId {
     /// The number of the database.
     pub db: i32,

@@ -1,6 +1,6 @@
 //! Locks in memory: a primary that records what is done to it, and a copy that hears only of that.
 
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 
 use hashbrown::{Equivalent, HashMap, HashSet};
 
@@ -33,12 +33,6 @@ impl Record {
 }
 
 /// What a server does with an effect.
-impl Hash for LockId {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_ref().hash(state);
-    }
-}
-
 impl Equivalent<LockId> for LockIdRef<'_> {
     fn equivalent(&self, id: &LockId) -> bool {
         *self == id.as_ref()
