@@ -40,14 +40,7 @@ impl Schedule {
     /// A schedule with timers that call these: `on_soon` has to report [`Schedule::soon_has_fired`], `on_due`
     /// [`Schedule::due_has_fired`].
     pub fn new(on_soon: fn(OwnCtx<'_>), on_due: fn(OwnCtx<'_>)) -> Self {
-        Self {
-            on_soon,
-            on_due,
-            soon: None,
-            soon_is_late: false,
-            due: None,
-            is_in_timer: false,
-        }
+        Self { on_soon, on_due, soon: None, soon_is_late: false, due: None, is_in_timer: false }
     }
 
     /// Calls `on_soon` at the end of this turn of the event loop; from within a timer, at the end of the next in which
