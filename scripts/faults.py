@@ -155,6 +155,7 @@ def copy_tree() -> None:
         if not copy.exists() or copy.read_bytes() != source.read_bytes():
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, copy)
+        shutil.copymode(source, copy)
     for path in list(TREE.rglob("*")):
         if path.is_file() and str(path.relative_to(TREE)) not in files:
             path.unlink()
