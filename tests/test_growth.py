@@ -1,4 +1,5 @@
-"""The table of docs/costs.md has every command and event: bench/growth.py measures whether it is right."""
+"""The table of docs/costs.md has every command and event: bench/growth.py measures whether it is right. docs/scale.md
+has the figures that bench/scale.py computes from the counts of the repository."""
 
 from __future__ import annotations
 
@@ -23,3 +24,10 @@ def test_each_command_is_measured_and_in_the_table(server: Server, monkeypatch: 
     rows = measured.rows()
     assert {name for row in rows for name in row.operations} == {one.name for one in operations.OPERATIONS}
     assert {crowd for row in rows for crowd in row.crowds} <= measured.CROWDS.keys()
+
+
+def test_the_page_about_scale_has_what_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(REPOSITORY / "bench")
+    scale = importlib.import_module("scale")
+    text = scale.PAGE.read_text()
+    assert scale.with_tables(text) == text, "run .venv/bin/python bench/scale.py"

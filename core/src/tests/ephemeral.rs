@@ -145,17 +145,6 @@ fn a_copy_in_another_database_does_not_end_with_the_connection() {
 }
 
 #[test]
-fn a_hold_ends_by_its_ttl_once_databases_have_changed_places() {
-    let mut scene = held_by_a_connection(WRITE);
-    scene.store.swap(&WORDS);
-    drop(scene.manager.databases_swapped());
-    scene.store.swap(&WORDS);
-    drop(scene.manager.databases_swapped());
-    scene.closes(7);
-    assert!(scene.hold("a", "A").is_some());
-}
-
-#[test]
 fn what_is_not_served_when_its_connection_closes_ends_by_its_ttl() {
     let mut scene = Scene::new();
     scene.connection = Some(7);
