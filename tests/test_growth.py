@@ -1,5 +1,4 @@
-"""The table of docs/costs.md has every command and event: bench/growth.py measures whether it is right. docs/scale.md
-has the figures that bench/scale.py computes from the counts of the repository."""
+"""docs/costs.md has every command and event, which bench/growth.py measures; docs/scale.md what bench/scale.py computes."""
 
 from __future__ import annotations
 
