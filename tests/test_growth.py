@@ -1,4 +1,4 @@
-"""docs/costs.md has every command and event, which bench/growth.py measures; docs/scale.md what bench/scale.py computes."""
+"""docs/costs.md has what bench/growth.py measures, docs/scale.md what bench/scale.py computes."""
 
 from __future__ import annotations
 

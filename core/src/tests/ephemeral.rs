@@ -7,7 +7,6 @@ use crate::error::LockError;
 use crate::ids::{HoldRef, LockId};
 use crate::manager::Operation;
 
-
 /// A holds `a` for connection 7.
 fn held_by_a_connection(want: crate::mode::Want) -> Scene {
     let mut scene = Scene::new();
