@@ -13,7 +13,7 @@
 //! | `keyspace` | where the core finds its locks: open, change, replicate, announce |
 //! | `replication` | what replicas and the log see |
 //! | `errors` | how a refusal is worded |
-//! | `config`, `info` | `CONFIG` and `INFO` |
+//! | `settings`, `report` | `CONFIG` and `INFO` |
 //! | `shared` | numbers and flags for any callback |
 //! | `server` | the module API, and all `unsafe` code |
 //!
@@ -24,13 +24,13 @@
 #![deny(unsafe_code)]
 
 mod commands;
-mod config;
 mod errors;
-mod info;
 mod keyspace;
 mod replication;
+mod report;
 mod runtime;
 mod server;
+mod settings;
 mod shared;
 mod state;
 
@@ -48,7 +48,7 @@ fn load(ctx: server::Ctx<'_>, arguments: &[&[u8]]) -> Result<(), String> {
     accepted(server::register_datatype(ctx), "the data type")?;
     server::register_commands(ctx, commands::COMMANDS, c"slock")
         .map_err(|name| format!("the server refused the command {name}"))?;
-    config::register(ctx, arguments)?;
+    settings::register(ctx, arguments)?;
     accepted(server::register_info(ctx), "the INFO section")?;
     accepted(server::subscribe(ctx), "the event subscriptions")?;
     say_ready();

@@ -62,7 +62,7 @@ impl State {
     }
 }
 
-/// The values of the settings. Their names and bounds are in `config`.
+/// The values of the settings. Their names and bounds are in `settings`.
 pub struct Settings {
     /// The longest ttl that a command may ask for.
     pub max_ttl_ms: Number,

@@ -7,7 +7,7 @@
 //! M. Kleppmann, "How to do distributed locking", 2016, and in Chubby's "sequencers", 2006).
 
 use crate::limits::NUMBER_MAX;
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 /// The server-wide source of fences: each is `max(last + 1, Unix time in microseconds)`.
 ///

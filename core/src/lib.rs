@@ -10,7 +10,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `ids`, `mode`, `time`, `error`, [`limits`] | the words that all others use; they import nothing else |
+//! | `ids`, `mode`, `timestamp`, `error`, [`limits`] | the words that all others use; they import nothing else |
 //! | `lock` | one lock: its mode, its holders, what may be granted, how an effect changes it |
 //! | `request` | what is asked for, from the command to the grant, and what the answer is |
 //! | `effect` | the changes a lock can undergo, in absolute time |
@@ -44,7 +44,7 @@ mod request;
 mod revoked_tokens;
 #[cfg(test)]
 mod tests;
-mod time;
+mod timestamp;
 pub mod wire;
 
 pub use distribution::Distribution;
@@ -61,4 +61,4 @@ pub use request::{
     AcquireOutcome, Answer, Claim, Destination, Extension, ReplyTo, Request, Terms, WaitPolicy, WaitResult,
 };
 pub use revoked_tokens::RevokedTokens;
-pub use time::Timestamp;
+pub use timestamp::Timestamp;

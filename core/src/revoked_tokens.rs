@@ -19,7 +19,7 @@ use std::hash::BuildHasher;
 use hashbrown::DefaultHashBuilder as RandomKey;
 
 use crate::ids::LockIdRef;
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 /// In tests the key is always the same, so that a history can be played again.
 #[cfg(test)]

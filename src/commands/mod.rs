@@ -4,18 +4,18 @@
 //!
 //! | file | commands |
 //! |---|---|
-//! | `acquire` | `LOCK`, `RLOCK`, `UPGRADE`, `MLOCK`, `MRLOCK`: whatever may have to wait |
-//! | `hold` | `UNLOCK`, `RUNLOCK`, `EXTEND`, `DOWNGRADE`, `MUNLOCK`, `MEXTEND`: what a holder does |
+//! | `locking` | `LOCK`, `RLOCK`, `UPGRADE`, `MLOCK`, `MRLOCK`: whatever may have to wait |
+//! | `holding` | `UNLOCK`, `RUNLOCK`, `EXTEND`, `DOWNGRADE`, `MUNLOCK`, `MEXTEND`: what a holder does |
 //! | `inspect` | `PTTL`, `MPTTL`, `CHECK`, `INFO`: what only looks |
 //! | `queue` | `QUEUES`, `CANCEL`: what concerns those who wait |
 //! | `apply` | `APPLY`: what replicas and the log see |
 //! | `args` | reading arguments, and the errors that name them |
 
-mod acquire;
 mod apply;
 mod args;
-mod hold;
+mod holding;
 mod inspect;
+mod locking;
 mod queue;
 
 use std::ffi::CStr;
@@ -32,7 +32,7 @@ pub const COMMANDS: &[Command] = &[
         summary: c"Takes a lock for write, or waits for it.",
         complexity: COMPLEXITY_WAIT,
         args: &[KEY, TOKEN, TTL_MS, WAIT, META, EPHEMERAL, XX],
-        run: acquire::lock,
+        run: locking::lock,
     },
     Command {
         name: c"slock.rlock",
@@ -40,7 +40,7 @@ pub const COMMANDS: &[Command] = &[
         summary: c"Takes a lock for read, beside other readers, or waits for it.",
         complexity: COMPLEXITY_WAIT,
         args: &[KEY, TOKEN, TTL_MS, WAIT, META, LIMIT, EPHEMERAL, XX],
-        run: acquire::rlock,
+        run: locking::rlock,
     },
     Command {
         name: c"slock.upgrade",
@@ -48,7 +48,7 @@ pub const COMMANDS: &[Command] = &[
         summary: c"Turns a reader into the writer in one step, or waits until the other readers have gone.",
         complexity: COMPLEXITY_WAIT,
         args: &[KEY, TOKEN, TTL_MS, WAIT, FENCE],
-        run: acquire::upgrade,
+        run: locking::upgrade,
     },
     Command {
         name: c"slock.mlock",
@@ -56,7 +56,7 @@ pub const COMMANDS: &[Command] = &[
         summary: c"Takes several locks for write, all or none, or waits for them.",
         complexity: COMPLEXITY_MANY_WAIT,
         args: &[NUMKEYS, KEYS, TOKEN, TTL_MS, WAIT, META, EPHEMERAL, XX],
-        run: acquire::mlock,
+        run: locking::mlock,
     },
     Command {
         name: c"slock.mrlock",
@@ -64,7 +64,7 @@ pub const COMMANDS: &[Command] = &[
         summary: c"Takes several locks for read, all or none, or waits for them.",
         complexity: COMPLEXITY_MANY_WAIT,
         args: &[NUMKEYS, KEYS, TOKEN, TTL_MS, WAIT, META, LIMIT, EPHEMERAL, XX],
-        run: acquire::mrlock,
+        run: locking::mrlock,
     },
     Command {
         name: c"slock.unlock",
@@ -72,7 +72,7 @@ pub const COMMANDS: &[Command] = &[
         summary: c"Releases a lock held for write.",
         complexity: COMPLEXITY,
         args: &[KEY, TOKEN, FENCE],
-        run: hold::unlock,
+        run: holding::unlock,
     },
     Command {
         name: c"slock.runlock",
@@ -80,7 +80,7 @@ pub const COMMANDS: &[Command] = &[
         summary: c"Releases a lock held for read.",
         complexity: COMPLEXITY,
         args: &[KEY, TOKEN, FENCE],
-        run: hold::runlock,
+        run: holding::runlock,
     },
     Command {
         name: c"slock.extend",
@@ -88,7 +88,7 @@ pub const COMMANDS: &[Command] = &[
         summary: c"Sets the deadline of a hold to now + ttl.",
         complexity: COMPLEXITY,
         args: &[KEY, TOKEN, TTL_MS, GT, FENCE],
-        run: hold::extend,
+        run: holding::extend,
     },
     Command {
         name: c"slock.mextend",
@@ -96,7 +96,7 @@ pub const COMMANDS: &[Command] = &[
         summary: c"Sets the deadlines of several holds to now + ttl, of all or of none.",
         complexity: COMPLEXITY_MANY,
         args: &[NUMKEYS, KEYS, TOKEN, TTL_MS, GT, FENCE],
-        run: hold::mextend,
+        run: holding::mextend,
     },
     Command {
         name: c"slock.downgrade",
@@ -104,7 +104,7 @@ pub const COMMANDS: &[Command] = &[
         summary: c"Turns the writer into a reader in one step, with no writer in between.",
         complexity: COMPLEXITY,
         args: &[KEY, TOKEN, TTL_MS, FENCE],
-        run: hold::downgrade,
+        run: holding::downgrade,
     },
     Command {
         name: c"slock.munlock",
@@ -112,7 +112,7 @@ pub const COMMANDS: &[Command] = &[
         summary: c"Releases locks, in whichever mode the token holds them. With REFUSE, ends the whole acquisition.",
         complexity: COMPLEXITY_END,
         args: &[NUMKEYS, KEYS, TOKEN, FENCE, REFUSE, REASON],
-        run: hold::munlock,
+        run: holding::munlock,
     },
     Command {
         name: c"slock.pttl",

@@ -22,8 +22,8 @@ use super::end_of_turn;
 use super::schedule::Schedule;
 use super::working_state::{Runtime, databases_changed, key_changed, notice, try_with_runtime};
 use super::write_gate::WriteGate;
-use crate::info;
 use crate::replication::{deadline_is_plausible, fence_is_plausible};
+use crate::report;
 use crate::server::{self, Ctx, HandleKey, Section, Told, drop_in_background, own_ctx};
 use crate::state::STATE;
 
@@ -109,7 +109,7 @@ impl Told for ServerEvents {
     }
 
     fn write_info(&self, section: &Section) {
-        try_with_runtime(|runtime| info::write(section, &runtime.manager));
+        try_with_runtime(|runtime| report::write(section, &runtime.manager));
     }
 }
 

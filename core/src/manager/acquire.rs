@@ -16,7 +16,7 @@ use crate::mode::{Mode, Want};
 use crate::outside::LockStore;
 use crate::queue::{QueueId, Waiter};
 use crate::request::{AcquireOutcome, Claim, ReplyTo, Request, WaitPolicy, WaitResult};
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 /// How a request stands at all of its names together.
 #[derive(Clone, Copy, Debug)]

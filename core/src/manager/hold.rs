@@ -11,7 +11,7 @@ use crate::limits::NUMBER_MAX;
 use crate::mode::Mode;
 use crate::outside::LockStore;
 use crate::request::Extension;
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 impl LockManager {
     /// Ends this hold, if it is one in `mode` (in any, if `None`). On how many of the locks it was.

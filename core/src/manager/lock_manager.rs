@@ -18,7 +18,7 @@ use crate::outside::LockStore;
 use crate::queue::{QueueId, Waiter, Waitlist};
 use crate::request::{Answer, WaitResult};
 use crate::revoked_tokens::RevokedTokens;
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 /// How many places in queues there may be: a request for several names has one in each of them.
 #[derive(Clone, Copy, Debug)]

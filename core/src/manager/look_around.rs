@@ -12,7 +12,7 @@ use crate::lock::Admission;
 use crate::outside::LockStore;
 use crate::queue::QueueId;
 use crate::request::WaitResult;
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 /// How far [`LockManager::look_at_name`] has come.
 #[derive(Clone, Copy, Debug)]

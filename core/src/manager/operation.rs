@@ -6,7 +6,7 @@ use crate::error::LockError;
 use crate::ids::{HoldRef, LockIdRef};
 use crate::lock::{Holder, Lock};
 use crate::outside::{LockStore, Lookup};
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 /// What the manager is to work on: names of one database, each given once, and the time that counts for all of it.
 #[derive(Debug)]

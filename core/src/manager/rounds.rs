@@ -6,7 +6,7 @@ use super::lock_manager::LockManager;
 use super::tasks::Tasks;
 use crate::outside::Clients;
 use crate::outside::LockStore;
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 /// A part of the time of one thread.
 pub trait TimeSlice {

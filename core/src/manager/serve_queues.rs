@@ -16,7 +16,7 @@ use crate::outside::LockStore;
 use crate::outside::{Clients, NotGranted};
 use crate::queue::{Leaves, QueueId, Waiter};
 use crate::request::WaitResult;
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 impl LockManager {
     /// Ends the next wait that fails or has been long enough. False if there is none.

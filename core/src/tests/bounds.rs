@@ -6,7 +6,7 @@ use super::scene::Scene;
 use crate::error::LockError;
 use crate::limits::PLACES_OF_TOKEN_MAX;
 use crate::manager::TimeSlice;
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 fn token(number: usize) -> String {
     format!("t{number}")

@@ -13,7 +13,7 @@ use crate::lock::{Holder, Lock};
 use crate::manager::{LockManager, Operation};
 use crate::mode::{Mode, Want};
 use crate::request::{AcquireOutcome, Claim, Extension, ReplyTo, Request, Terms, WaitPolicy};
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 pub(super) const BASE_MS: u64 = 1_700_000_000_000;
 const BASE_MONOTONIC_MS: u64 = 5_000;

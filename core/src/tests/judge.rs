@@ -14,7 +14,7 @@ use crate::error::{DeadlockStep, LockError};
 use crate::ids::RequestId;
 use crate::mode::{Mode, Want};
 use crate::request::{Answer, WaitPolicy, WaitResult};
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 impl NaiveServer {
     /// The same request as one that waits and is answered on a channel: which one. It has what is new.

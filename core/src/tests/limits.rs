@@ -11,7 +11,7 @@ use crate::limits::NUMBER_MAX;
 use crate::manager::Operation;
 use crate::mode::Want;
 use crate::request::{AcquireOutcome, Extension, WaitPolicy};
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 #[test]
 fn fences_end_below_2_to_the_53rd() {

@@ -13,7 +13,7 @@ use crate::ids::HoldRef;
 use crate::manager::{LockManager, Operation};
 use crate::mode::Mode;
 use crate::request::{AcquireOutcome, Extension, Request, WaitPolicy};
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 fn run(story: &[(u64, &str, &str)]) {
     let (mut manager, mut store) = (LockManager::default(), MemoryStore::default());

@@ -5,7 +5,7 @@ use crate::ids::LockIdRef;
 use crate::outside::LockStore;
 use crate::queue::QueueId;
 use crate::queue::describe::Note;
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 impl LockManager {
     /// Whether holds are to end because their connections have closed: till then a cycle is refused later.

@@ -13,7 +13,7 @@ use crate::lock::Holder;
 use crate::manager::Bounds;
 use crate::mode::{Mode, Want};
 use crate::request::{Extension, WaitPolicy};
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hold {

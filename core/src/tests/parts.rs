@@ -8,7 +8,7 @@ use crate::mode::{Mode, Want};
 use crate::outside::{Clients, NotGranted};
 use crate::queue::Waiter;
 use crate::request::{Claim, ReplyTo, Request, Terms, WaitPolicy};
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 /// How long holds last, if a test does not say otherwise.
 pub(super) const TTL_MS: u64 = 500;

@@ -18,7 +18,7 @@ use crate::mode::{Mode, Want};
 use crate::request::{
     AcquireOutcome, Answer, Claim, Extension, ReplyTo, Request, Terms, WaitPolicy, WaitResult,
 };
-use crate::time::Timestamp;
+use crate::timestamp::Timestamp;
 
 pub(super) const START_MS: u64 = 1_000;
 /// How far the monotonic clock is ahead of the other, so that none is taken for the other.
