@@ -120,9 +120,9 @@ func (h *Hold) Fences() []int64 {
 	if !ok {
 		return []int64{h.Fence()}
 	}
-	fences := make([]int64, len(v.fences))
+	fences := make([]int64, len(v.nodes))
 	for i := range fences {
-		fences[i] = v.fences[i].Load()
+		fences[i] = v.nodes[i].fence.Load()
 	}
 	return fences
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -149,8 +150,8 @@ type votes struct {
 	quorum  *quorum
 	request *Request
 	owner   owner
-	sent    time.Duration  // before the first command was sent
-	fences  []atomic.Int64 // of the nodes; 0: none
+	sent    time.Duration // before the first command was sent
+	nodes   []vote        // of the nodes, in their order
 
 	// live is over once the end is sent: a copy of a command that asks for the lock must not follow it. A node that has
 	// restarted meanwhile does not know of the end, and would give a lock that nobody releases.
@@ -158,11 +159,17 @@ type votes struct {
 	leave context.CancelFunc // of live
 }
 
-// question asks a node, which gave a fence before or 0, and tells whether it grants.
-type question func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error)
+// vote is what a node has given.
+type vote struct {
+	fence atomic.Int64 // 0: none
+	turn  sync.Mutex   // held while a command that asks for the lock has no reply: what it gives is known after that only
+}
+
+// question asks a node and tells whether it grants.
+type question func(ctx context.Context, until time.Time, n *server, of *vote) (bool, error)
 
 func (q *quorum) votes(r *Request) *votes {
-	v := &votes{quorum: q, request: r, owner: r.owner(), sent: sending(), fences: make([]atomic.Int64, len(q.nodes))}
+	v := &votes{quorum: q, request: r, owner: r.owner(), sent: sending(), nodes: make([]vote, len(q.nodes))}
 	v.live, v.leave = context.WithCancel(context.Background())
 	return v
 }
@@ -177,11 +184,11 @@ func (v *votes) ask(ctx, node context.Context, isEnough func(tally) bool, ask qu
 	s, ttl := v.quorum.settings, v.request.settings.ttl
 	timeout := cmp.Or(max(s.nodeTimeout, 0), min(max(ttl/20, 50*time.Millisecond), s.retryFor))
 	until := time.Now().Add(min(timeout, ttl*9/10))
-	got, came := make(tally, len(v.fences)), make(chan func(), len(v.fences))
+	got, came := make(tally, len(v.nodes)), make(chan func(), len(v.nodes))
 	for i, n := range v.quorum.nodes {
 		got[i] = NodeReply{Node: n.topology.Name, Err: errSilent}
 		go func() {
-			granted, err := ask(node, until, n, &v.fences[i])
+			granted, err := ask(node, until, n, &v.nodes[i])
 			came <- func() { got[i].Granted, got[i].Err = granted && err == nil, err }
 		}()
 	}
@@ -198,16 +205,21 @@ func (v *votes) ask(ctx, node context.Context, isEnough func(tally) bool, ask qu
 	return got
 }
 
-// take sends a node a command that gives a fence or 0.
-func take(ctx context.Context, until time.Time, n *server, fence *atomic.Int64, call Call) (bool, error) {
+// take sends a node a command that gives a fence or 0. It tells that and the fence before.
+func (of *vote) take(ctx context.Context, until time.Time, n *server, call Call) (fence, before int64, err error) {
+	of.turn.Lock()
+	defer of.turn.Unlock()
+	if before = of.fence.Load(); ctx.Err() != nil {
+		return 0, before, ctx.Err()
+	}
 	got, err := n.number(ctx, until, call)
 	if word := code(err); word == "WRONGMODE" || word == "NOTHELD" || word == "WRONGTYPE" {
 		err = nil
 	}
 	if err == nil {
-		fence.Store(got.number)
+		of.fence.Store(got.number)
 	}
-	return got.number > 0, err
+	return got.number, before, err
 }
 
 // attempt asks all nodes once for the lock. Without a majority in time it ends what they gave.
@@ -217,8 +229,9 @@ func (v *votes) attempt(ctx context.Context) (got tally, isGranted bool) {
 		isEnough = func(t tally) bool { return t.isGranted() || t.isLost() }
 	}
 	got = v.ask(ctx, valued{v.live, ctx}, isEnough,
-		func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error) {
-			return take(ctx, until, n, fence, call)
+		func(ctx context.Context, until time.Time, n *server, of *vote) (bool, error) {
+			fence, _, err := of.take(ctx, until, n, call)
+			return fence > 0, err
 		})
 	if got.isGranted() && now()-v.sent < v.quorum.settings.counted(v.request.settings.ttl) {
 		return got, true // the other nodes may still grant
@@ -239,13 +252,12 @@ func (v *votes) extend(
 	call, sent := o.lock(v.request.mode, &settings), sending()
 	call.Reserved = true
 	got := v.ask(ctx, valued{v.live, ctx}, tally.isCertain,
-		func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error) {
-			before := fence.Load()
-			_, err := take(ctx, until, n, fence, call)
+		func(ctx context.Context, until time.Time, n *server, of *vote) (bool, error) {
+			fence, before, err := of.take(ctx, until, n, call)
 			if code(err) == "GRACE" {
 				return false, nil // it gives no new hold, so it has not got this one
 			}
-			return before != 0 && fence.Load() == before, err
+			return fence != 0 && fence == before, err
 		})
 	isHeld, err := v.outcome(got, sent)
 	if isHeld {
@@ -275,8 +287,8 @@ func (v *votes) outcome(got tally, sent time.Duration) (isGranted bool, err erro
 func (v *votes) release(ctx context.Context, isEnough func(tally) bool, after time.Duration) tally {
 	v.leave()
 	return v.ask(ctx, context.WithoutCancel(ctx), isEnough,
-		func(ctx context.Context, until time.Time, n *server, fence *atomic.Int64) (bool, error) {
-			call, within := v.owner.ending(fence.Swap(0), after)
+		func(ctx context.Context, until time.Time, n *server, of *vote) (bool, error) {
+			call, within := v.owner.ending(of.fence.Swap(0), after)
 			got, err := n.number(ctx, until, call)
 			if passes(err) {
 				n.deliver(ctx, call, within)

@@ -179,12 +179,15 @@ pub(crate) struct Votes {
     pub(crate) wanted: Arc<Wanted>,
     /// Of each server; 0 if it gave none.
     fences: Vec<AtomicI64>,
+    /// Of each server: locked while a command that asks for the lock has no reply. What it gives is known after that only.
+    turns: Vec<tokio::sync::Mutex<()>>,
 }
 
 impl Votes {
     fn new(servers: &Arc<Servers>, wanted: &Arc<Wanted>) -> Arc<Self> {
         let fences = servers.nodes.iter().map(|_| AtomicI64::new(0)).collect();
-        Arc::new(Self { servers: servers.clone(), wanted: wanted.clone(), fences })
+        let turns = servers.nodes.iter().map(|_| tokio::sync::Mutex::default()).collect();
+        Arc::new(Self { servers: servers.clone(), wanted: wanted.clone(), fences, turns })
     }
 
     /// How long each server is waited for.
@@ -296,6 +299,7 @@ impl Votes {
 
     /// Sends a command that gives a fencing token, or 0. An extension is of the hold that the server gave.
     async fn take(self: Arc<Self>, at: usize, command: Cmd, is_extension: bool) -> Result<bool> {
+        let Ok(_turn) = self.turns[at].try_lock() else { return Err(silent().into()) };
         let before = self.fence(at);
         let fence = match self.call(at, &command, is_extension).await {
             Ok(answer) => answer.number,
