@@ -143,8 +143,8 @@ def wait_for(server: Server, key: str, token: str, number: int = 1) -> RawConnec
 
 def is_running(pid: int) -> bool:
     try:
-        # A process that has ended and that nobody has waited for has no command line.
-        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+        # Not by its command line, which is empty in the middle of an exec, too.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
