@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from driver.agent import Agent
@@ -87,12 +88,17 @@ def test_many_holds_are_renewed_by_one_task(
     except AssertionError:
         raise AssertionError(f"not all holds are renewed: {lost()}") from None
     for agent, world, locks, tasks in held:
-        # A library may keep what so many calls at once needed.
-        assert agent.ask("tasks")["count"] <= tasks + AT_ONCE, agent
+        # A library may keep what so many calls at once needed, and have a task for each renewal that is sent.
+        few = partial(_has_tasks, agent, tasks + AT_ONCE)
+        wait_until(few, 20, f"few tasks of {agent}")
         releases = [agent.start("release", hold=one) for one in ("first", *names)]
         assert all(release.result(60) == {} for release in releases)
         agent.ask("close", locks=locks)
         world.wait_until_nothing_is_left()
+
+
+def _has_tasks(agent: Agent, most: int) -> bool:
+    return bool(agent.ask("tasks")["count"] <= most)
 
 
 def batched(items: list[str], size: int) -> Iterator[list[str]]:
