@@ -66,7 +66,7 @@ impl Told for ServerEvents {
     }
 
     fn swapped(&self) {
-        databases_changed(|manager| drop_in_background(manager.databases_swapped()));
+        databases_changed(|manager| manager.databases_swapped().into_iter().for_each(drop_in_background));
     }
 
     fn role_changed(&self, is_replica: bool) {

@@ -99,9 +99,9 @@ impl LockManager {
     /// Two databases have changed places. EPHEMERAL holds end by their ttl from now on, as after a restart. What is forgotten
     /// is for the caller to drop.
     #[must_use]
-    pub fn databases_swapped(&mut self) -> impl Any + Send + use<> {
+    pub fn databases_swapped(&mut self) -> Option<impl Any + Send + use<>> {
         self.databases_changed();
-        mem::take(&mut self.ephemeral)
+        (!self.ephemeral.is_empty()).then(|| mem::take(&mut self.ephemeral))
     }
 
     /// This connection has closed. Requests that end with it leave, if they are answered on a channel. Its holds
