@@ -45,8 +45,8 @@ pub(super) struct EphemeralHolds {
 }
 
 impl EphemeralHolds {
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_fence.is_empty()
+    pub(super) fn len(&self) -> usize {
+        self.by_fence.len()
     }
 
     /// The hold with this fence, granted to this claim, ends with the connection that asked.

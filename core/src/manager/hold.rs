@@ -186,7 +186,7 @@ impl LockManager {
         event: Event,
     ) {
         let effect = Effect { at_ms: open.now().unix_ms(), change };
-        if !self.ephemeral.is_empty()
+        if self.ephemeral.len() > 0
             && let Ok(Some(lock)) = open.lock(at)
         {
             lock.to_drop(effect.at_ms).for_each(|gone| self.ephemeral.end(gone.fence, open.id(at)));

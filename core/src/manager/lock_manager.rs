@@ -96,12 +96,12 @@ impl LockManager {
         }
     }
 
-    /// Two databases have changed places. EPHEMERAL holds end by their ttl from now on, as after a restart. What is forgotten
-    /// is for the caller to drop.
+    /// Two databases have changed places. EPHEMERAL holds end by their ttl from now on, as after a restart. What is
+    /// forgotten is for the caller to drop if that takes more than a moment.
     #[must_use]
     pub fn databases_swapped(&mut self) -> Option<impl Any + Send + use<>> {
         self.databases_changed();
-        (!self.ephemeral.is_empty()).then(|| mem::take(&mut self.ephemeral))
+        Some(mem::take(&mut self.ephemeral)).filter(|forgotten| forgotten.len() > 1000)
     }
 
     /// This connection has closed. Requests that end with it leave, if they are answered on a channel. Its holds

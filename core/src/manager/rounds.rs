@@ -21,7 +21,7 @@ impl LockManager {
     /// Whether nobody waits and no hold ends with a connection. Then there is nothing to do, now or later.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.waitlist.is_empty() && self.ephemeral.is_empty() && !self.is_failing_waiters()
+        self.waitlist.is_empty() && self.ephemeral.len() == 0 && !self.is_failing_waiters()
     }
 
     /// Whether [`LockManager::serve_queues`] has work that does not wait for time to pass.
