@@ -5,7 +5,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `operate` | an operation for a command; leaving its client waiting |
-//! | `working_state` | the `Runtime`: what operations work with, when the timer is due; `CONFIG RESETSTAT` |
+//! | `working_state` | the `Runtime`: what operations work with, when the timer is due |
 //! | `end_of_turn` | the timer function, in which waiting requests are granted |
 //! | `notify` | channels: who listens, and the messages |
 //! | `server_events` | what the server tells us: keys, flushes, connections, roles, configuration |

@@ -98,8 +98,8 @@ impl Told for ServerEvents {
 
     fn wait_ended(&self, client: HandleKey, is_unblocked: bool) {
         notice(move |runtime| match runtime.clients.blocked.remove(client) {
-            Some(request) if is_unblocked => drop(runtime.manager.time_out(request)),
-            Some(request) => drop(runtime.manager.abandon(request)),
+            Some(request) if is_unblocked => _ = runtime.manager.time_out(request),
+            Some(request) => _ = runtime.manager.abandon(request),
             None => {}
         });
     }

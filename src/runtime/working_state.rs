@@ -27,7 +27,7 @@ pub struct Runtime {
     pub schedule: Schedule,
     /// Whether the timer may write.
     pub write_gate: WriteGate,
-    /// Locks that came by `RESTORE`, whose keys may lack an expiry.
+    /// Locks that came by `RESTORE` or `COPY`, whose keys may lack an expiry.
     pub restored: BTreeSet<LockId>,
     /// When the grace period began, on the monotonic clock.
     pub started_ms: u64,

@@ -3,7 +3,7 @@
 //! What the server tells about itself and its keys.
 //!
 //! Nothing may be written or replicated from here: a change made inside a notification is logged
-//! before the command that caused it. Who is [`told`] only takes note.
+//! before the command that caused it. What [`told`] calls only takes note.
 
 use std::ffi::{c_char, c_void};
 use std::sync::Once;
