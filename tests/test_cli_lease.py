@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from harness import Locks, MakeServer, Server, stays, wait_until
+from harness import MakeServer, Server, stays, wait_until
 from harness.cli import LIMIT, Cli, ending, ends, is_running, number_in, until_free
+from harness.locks import Info
 
 NOTES_TERM = (
     'trap \'date +%s%3N >"$1/term"; exit 0\' TERM; echo 1 >"$1/ready"; '
@@ -24,8 +25,11 @@ def own(make_server: MakeServer) -> Server:
 
 
 def deadline_ms(server: Server) -> int:
-    """Of the lock `job`, by the clock of this machine."""
-    return int(time.time() * 1000) + Locks(server.client()).info("job").pttl
+    """Of the lock `job`, by the server's clock, read at one moment with what is left."""
+    (seconds, microseconds), info = (
+        server.client().pipeline().time().execute_command("SLOCK.INFO", "job").execute()
+    )
+    return seconds * 1000 + microseconds // 1000 + Info.of(info).pttl
 
 
 def just_renewed(server: Server) -> int:
@@ -50,13 +54,13 @@ def test_a_server_away_for_longer_than_the_ttl(own: Server, tmp_path: Path) -> N
 
 
 def test_a_server_back_within_the_ttl_goes_unnoticed(own: Server, tmp_path: Path) -> None:
-    words = ["run", "--ttl", "6s", "job", "--", "sh", "-c", NOTES_TERM, "sh", tmp_path]
+    words = ["run", "--ttl", "9s", "--kill-after", "1s", "job", "--", "sh", "-c", NOTES_TERM, "sh", tmp_path]
     with ending(running := Cli(own).start(*words)):
         number_in(tmp_path / "ready")
-        deadline = just_renewed(own)
+        deadline = deadline_ms(own)
         own.kill9()
-        # Until a renewal has failed.
-        stays(lambda: running.poll() is None, 2, "the command")
+        # Until the first renewal has failed, after a third of the ttl.
+        stays(lambda: running.poll() is None, 3.3, "the command")
         own.start()
         wait_until(lambda: deadline_ms(own) > deadline + 1000, LIMIT, "a renewal after the outage")
         wait_until(lambda: time.time() * 1000 > deadline, LIMIT, "the old deadline to pass")

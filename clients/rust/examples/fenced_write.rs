@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use redis::{Client, Cmd, RedisResult, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, Client, Cmd, RedisResult, aio::MultiplexedConnection};
 use slock_client::{Error, Locks};
 
 /// Writes unless a later owner has written already. Keys: the data. Arguments: the fencing token, the value.
@@ -34,7 +34,9 @@ async fn write(redis: &mut MultiplexedConnection, fence: i64, value: &str) -> Re
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379/".to_owned());
     let client = Client::open(url)?;
-    let mut redis = client.get_multiplexed_async_connection().await?;
+    // The crate's own limit, half a second, is short for a busy machine.
+    let config = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(5)));
+    let mut redis = client.get_multiplexed_async_connection_with_config(&config).await?;
     let locks = Locks::new(client);
 
     // Without renewals the lock ends as that of a paused process does.

@@ -8,8 +8,10 @@
 //!
 //! The argument is the number of additions of each worker, 1,000 without one.
 
+use std::time::Duration;
+
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncCommands, Client};
+use redis::{AsyncCommands, AsyncConnectionConfig, Client};
 use slock_client::{Error, Locks, Request};
 
 const COUNTER: &str = "two-workers:counter";
@@ -32,7 +34,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379/".to_owned());
     let client = Client::open(url)?;
-    let mut redis = client.get_multiplexed_async_connection().await?;
+    // The crate's own limit, half a second, is short for a busy machine.
+    let config = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(5)));
+    let mut redis = client.get_multiplexed_async_connection_with_config(&config).await?;
     let locks = Locks::new(client);
     let () = redis.del(COUNTER).await?;
 

@@ -26,10 +26,15 @@ fn raw_token() -> String {
     format!("raw:{:08}{:010}", std::process::id(), NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
 }
 
+/// A machine that is busy is measured, not failed.
+fn no_limit() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_response_timeout(None)
+}
+
 pub async fn cost(opened: &Opened, operation: &Value) -> Result<Value, Failed> {
     let locks = locks(opened)?;
     let request = locks.write("cost").renew(false);
-    let raw = opened.place.client()?.get_multiplexed_async_connection().await?;
+    let raw = opened.place.client()?.get_multiplexed_async_connection_with_config(&no_limit()).await?;
     let (mut by_library, mut by_hand) = (Vec::new(), Vec::new());
     while (by_hand.len() as u64) < operation.number("rounds").unwrap_or(1000) {
         for _ in 0..IN_ONE_TURN {
@@ -65,7 +70,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
 
 /// Each task has a lock of its own.
 pub async fn pairs(opened: &Opened, operation: &Value) -> Result<Value, Failed> {
-    let shared = opened.place.client()?.get_multiplexed_async_connection().await?;
+    let shared = opened.place.client()?.get_multiplexed_async_connection_with_config(&no_limit()).await?;
     let connections = std::iter::repeat(shared);
     compare(opened, operation, connections, |task| format!("pairs:{task}"), &[]).await
 }
@@ -73,10 +78,9 @@ pub async fn pairs(opened: &Opened, operation: &Value) -> Result<Value, Failed> 
 /// All tasks have one lock. By the redis crate each waits on a connection of its own.
 pub async fn handoffs(opened: &Opened, operation: &Value) -> Result<Value, Failed> {
     let client = opened.place.client()?;
-    let no_limit = AsyncConnectionConfig::new().set_response_timeout(None);
     let mut connections = Vec::new();
     for _ in 0..operation.number("tasks").unwrap_or(16) {
-        connections.push(client.get_multiplexed_async_connection_with_config(&no_limit).await?);
+        connections.push(client.get_multiplexed_async_connection_with_config(&no_limit()).await?);
     }
     let key = operation.text("key").unwrap_or("handoffs".into());
     compare(opened, operation, connections.into_iter().cycle(), |_| key.clone(), &["WAIT", "0"]).await

@@ -43,7 +43,7 @@ impl ConnectionLike for Counting {
 #[tokio::test]
 async fn a_connection_of_the_programs_sees_the_commands_of_calls() {
     let server = Server::start().await;
-    let connection = server.client().get_multiplexed_async_connection().await.unwrap();
+    let connection = server.connection().await.unwrap();
     let counting = Counting { connection, counts: Arc::default() };
     let locks = Locks::new((server.client(), counting.clone()));
     let hold = locks.write("k").ttl(Duration::from_millis(300)).acquire().await.unwrap();
@@ -57,7 +57,7 @@ async fn a_connection_of_the_programs_sees_the_commands_of_calls() {
 #[tokio::test]
 async fn a_connection_of_the_programs_that_is_blocked() {
     let server = Server::start().await;
-    let connection = server.client().get_multiplexed_async_connection().await.unwrap();
+    let connection = server.connection().await.unwrap();
     let locks = Locks::new((server.client(), connection.clone()));
     let hold = locks.write("k").ttl(Duration::from_millis(600)).acquire().await.unwrap();
     let blocked = tokio::spawn(async move {
@@ -75,7 +75,7 @@ async fn a_connection_of_the_programs_that_is_blocked() {
 #[tokio::test]
 async fn a_login_that_is_refused() {
     let server = Server::start().await;
-    let mut connection = server.client().get_multiplexed_async_connection().await.unwrap();
+    let mut connection = server.connection().await.unwrap();
     let mut set = async |password: &str| {
         redis::cmd("CONFIG").arg(("SET", "requirepass", password)).exec_async(&mut connection).await.unwrap();
     };

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, FromRedisValue, Value};
 use slock_client::Locks;
 use tempfile::TempDir;
@@ -59,10 +60,15 @@ impl Server {
         self.try_ask(command).await.unwrap()
     }
 
-    pub async fn try_ask<T: FromRedisValue>(&self, command: &str) -> redis::RedisResult<T> {
+    /// With more time than the crate's own half a second, which is short for a busy machine.
+    pub async fn connection(&self) -> redis::RedisResult<MultiplexedConnection> {
         let limit = Some(Duration::from_secs(10));
         let config = AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
-        let mut connection = self.client().get_multiplexed_async_connection_with_config(&config).await?;
+        self.client().get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    pub async fn try_ask<T: FromRedisValue>(&self, command: &str) -> redis::RedisResult<T> {
+        let mut connection = self.connection().await?;
         let mut words = command.split(' ');
         redis::cmd(words.next().unwrap()).arg(words.collect::<Vec<_>>()).query_async(&mut connection).await
     }
