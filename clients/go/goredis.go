@@ -27,6 +27,8 @@ const (
 	ownTimeout = 800 * time.Millisecond
 	// hooksCheck is how soon hooks that the program adds to its client see the calls.
 	hooksCheck = time.Second
+	// seekAgain is how long a subscription is waited for before the primary of its slot is looked for again, at first.
+	seekAgain = 50 * time.Millisecond
 	// primaryCheck is how often a client of Sentinel is checked for another primary.
 	primaryCheck = 500 * time.Millisecond
 )
@@ -242,14 +244,45 @@ type subscription struct {
 
 // Listen subscribes to a channel.
 func (t *goRedisTransport) Listen(channel string, heard func(message string, ok bool)) (stop func()) {
-	node, _ := cmp.Or(t.own, t.rdb).(*redis.Client)
 	if cluster, ok := t.own.(*redis.ClusterClient); ok {
-		ctx, end := context.WithTimeout(context.Background(), ownTimeout)
-		defer end()
-		if node, _ = cluster.MasterForKey(ctx, channel); node == nil {
-			return func() {} // the request finds no subscriber, and listens again
-		}
+		ctx, stop := context.WithCancel(context.Background())
+		go t.seek(ctx, cluster, channel, heard)
+		return stop
 	}
+	node, _ := cmp.Or(t.own, t.rdb).(*redis.Client)
+	t.join(node, channel, heard)
+	return func() { t.leave(node, channel) }
+}
+
+// seek subscribes on the primary that has the channel's slot, and leaves when ctx is over. Our client, which may have sent
+// nothing since the slot moved, has to be told to look for it.
+func (t *goRedisTransport) seek(
+	ctx context.Context, cluster *redis.ClusterClient, channel string, heard func(message string, ok bool),
+) {
+	var at *redis.Client
+	seeking, found := context.WithCancel(ctx)
+	defer found()
+	for pause := seekAgain; seeking.Err() == nil; pause = min(2*pause, ownTimeout) {
+		limited, end := context.WithTimeout(seeking, ownTimeout)
+		node, err := cluster.MasterForKey(limited, channel)
+		end()
+		if err == nil && node != at {
+			t.leave(at, channel)
+			at = node
+			t.join(at, channel, func(message string, ok bool) {
+				found()
+				heard(message, ok)
+			})
+		}
+		sleep(seeking, seeking, pause)
+		cluster.ReloadState(seeking)
+	}
+	<-ctx.Done()
+	t.leave(at, channel)
+}
+
+// join adds a channel to the connection of a server.
+func (t *goRedisTransport) join(node *redis.Client, channel string, heard func(message string, ok bool)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.subscriptions[node]; s != nil {
@@ -258,7 +291,6 @@ func (t *goRedisTransport) Listen(channel string, heard func(message string, ok 
 	} else {
 		t.subscribe(node, map[string]func(string, bool){channel: heard})
 	}
-	return func() { t.leave(node, channel) }
 }
 
 // subscribe makes a connection for channels. The transport is locked.

@@ -89,8 +89,11 @@ class Sections:
             if self._problems:
                 raise self._problems[0]
 
-    def go_on(self, turns: int = 3, by_place: bool = False) -> None:
-        """Waits until each task has had `turns` more turns; `by_place`: the tasks of each place together."""
+    def go_on(self, turns: int = 3, by_place: bool = False, most: int | None = None) -> None:
+        """Waits until each task has had `turns` more turns, and nobody more than `most`.
+
+        `by_place`: the tasks of each place together.
+        """
         size = len(self._workers) // len(self.places) if by_place else 1
         groups = range(0, len(self._turns), size)
         had = [sum(self._turns[at : at + size]) for at in groups]
@@ -102,6 +105,8 @@ class Sections:
         wait_until(is_done, 120, f"all to go on; {self.errors}, {self._turns}")
         if self._problems:
             raise self._problems[0]
+        ahead = max(sum(self._turns[at : at + size]) - h for at, h in zip(groups, had, strict=True))
+        assert most is None or ahead <= most, f"{ahead} turns while another waited; {self._turns}"
 
     def judge(self, *errors: str) -> None:
         """No two sections overlap, fences grow, and there were no other errors than these."""
