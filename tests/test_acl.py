@@ -36,11 +36,6 @@ def user(server: Server, client: redis.Redis) -> Iterator[Login]:
     client.execute_command("ACL", "DELUSER", "app")
 
 
-def _is_refused(connection: RawConnection, *words: object) -> bool:
-    reply = connection.call(*words)
-    return isinstance(reply, Exception) and reply.prefix == "NOPERM"
-
-
 def _on(command: Command, key: str) -> tuple:
     """Of several keys, all but this one are allowed."""
     return command.call("lock:9", key) if command.takes_many else command.call(key)
@@ -52,11 +47,11 @@ def test_who_may_only_read_a_pattern_looks_at_its_locks_and_changes_none(
     app = user("+@all", "%R~lock:*")
     for command in every:
         only_looks = "readonly" in command.flags
-        assert _is_refused(app, *_on(command, KEY)) != only_looks, command.name
-        assert _is_refused(app, *_on(command, OTHER)) == ("key" in command.required), command.name
+        assert app.is_not_permitted(*_on(command, KEY)) != only_looks, command.name
+        assert app.is_not_permitted(*_on(command, OTHER)) == ("key" in command.required), command.name
         assert (raw.call("ACL", "DRYRUN", "app", *_on(command, KEY)) == b"OK") == only_looks, command.name
     for rules in (["%W~lock:*"], ["%R~lock:*", "%W~other:*"]):
-        assert _is_refused(user("+@all", *rules), *LOCK), "who changes a lock also reads it"
+        assert user("+@all", *rules).is_not_permitted(*LOCK), "who changes a lock also reads it"
     assert raw.ok("DBSIZE") == 0
 
 
@@ -64,9 +59,9 @@ def test_who_may_use_a_pattern_has_no_other_key(
     user: Login, raw: RawConnection, every: list[Command]
 ) -> None:
     app = user("+@all", "~lock:*")
-    assert not [command.name for command in every if _is_refused(app, *_on(command, KEY))]
+    assert not [command.name for command in every if app.is_not_permitted(*_on(command, KEY))]
     raw.ok("FLUSHALL")
-    assert all(_is_refused(app, *_on(command, OTHER)) for command in every if "key" in command.required)
+    assert all(app.is_not_permitted(*_on(command, OTHER)) for command in every if "key" in command.required)
     assert raw.ok("DBSIZE") == 0, "a set with one forbidden key takes none"
 
 
@@ -76,7 +71,7 @@ def test_who_lacks_a_command_cannot_use_it(user: Login) -> None:
     assert app.ok("SLOCK.RUNLOCK", KEY, "me") == 1
     assert app.ok(*many("MLOCK", "a b", "me", HOUR))
     for words in (LOCK, ("SLOCK.UNLOCK", KEY, "me"), ("SLOCK.INFO", KEY), many("MUNLOCK", "a b", "me")):
-        assert _is_refused(app, *words)
+        assert app.is_not_permitted(*words)
 
 
 # What happens to the user that waits, and whether it may still have the lock. Without rules it is deleted.
@@ -136,13 +131,13 @@ def test_the_categories_hold_the_commands(user: Login, raw: RawConnection, every
     if b"slock.info" in raw.ok("ACL", "CAT", "read"):
         for rule, refused in (("+@read", [True, False]), ("+@write", [False, True])):
             app = user("~*", rule)
-            assert [_is_refused(app, *words) for words in (LOCK, ("SLOCK.INFO", KEY))] == refused
+            assert [app.is_not_permitted(*words) for words in (LOCK, ("SLOCK.INFO", KEY))] == refused
     if b"slock" not in raw.ok("ACL", "CAT"):
         pytest.skip("this server does not let a module add an ACL category")
     # Not ACL CAT slock: there are servers whose list of a module's category stays empty.
     app = user("~lock:*", "+@slock")
     for command in every:
-        assert "@slock" in command.categories and not _is_refused(app, *_on(command, KEY)), command.name
-    assert _is_refused(app, "GET", KEY)
+        assert "@slock" in command.categories and not app.is_not_permitted(*_on(command, KEY)), command.name
+    assert app.is_not_permitted("GET", KEY)
     app = user("~*", "+@all", "-@slock")
-    assert all(_is_refused(app, *_on(command, KEY)) for command in every)
+    assert all(app.is_not_permitted(*_on(command, KEY)) for command in every)

@@ -11,6 +11,7 @@ from harness import MakeServer, Server, digest, promote, replica_of, rounds, sta
 from harness.causes import BRIEF, HOLDER, KEY
 from harness.moment_of_grant import in_one_turn
 from harness.notify import Listener
+from harness.replication import fail_over, role
 from harness.settings import free_port
 from harness.waiting import (
     HOUR,
@@ -19,17 +20,6 @@ from harness.waiting import (
     at_once,
     serve_in_order,
 )
-
-
-def _role(server: Server) -> str:
-    with server.client() as client:
-        return client.info("replication")["role"]
-
-
-def _fail_over(old: Server, new: Server, *before: tuple) -> None:
-    at_once(old, *before, ("FAILOVER", "TO", "127.0.0.1", new.port))
-    wait_until(lambda: _role(new) == "master" and _role(old) == "slave", 30, "the failover")
-    wait_synced(new, old)
 
 
 def _by_replicaof(old: Server, new: Server) -> None:
@@ -42,7 +32,7 @@ def _crash(old: Server, new: Server) -> None:
     promote(new)
 
 
-@pytest.mark.parametrize("change", [_by_replicaof, _fail_over, _crash])
+@pytest.mark.parametrize("change", [_by_replicaof, fail_over, _crash])
 def test_everyone_is_answered_and_the_hold_goes_on_at_the_new_primary(
     primary_and_replica: Pair, change: Callable[[Server, Server], None]
 ) -> None:
@@ -122,5 +112,5 @@ def test_a_failover_that_is_given_up_serves_the_queue_afterwards(
     replica.resume()
     serve_in_order(line, waiting)
     wait_synced(primary, replica)
-    assert _role(primary) == "master"
+    assert role(primary) == "master"
     assert digest(replica.client(), KEY) == digest(line.client, KEY)

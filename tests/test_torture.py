@@ -26,6 +26,7 @@ from harness.histories import judge, overlaps
 from harness.load import level
 from harness.lock_model import MS, Times
 from harness.recorded import Crowd, now
+from harness.replication import role
 from harness.waiting import HOUR, blocked_clients
 
 # Without them each fault comes once, and the server is killed a few times.
@@ -204,7 +205,7 @@ def _failover(stage: Stage) -> None:
     old, new = stage.primary, stage.replica
     with stage.stalled():
         wait_until(lambda: _is_accepted(old, "FAILOVER", "TO", "127.0.0.1", new.port), LIMIT_S, "FAILOVER")
-        is_over = lambda: (_role(old), _role(new)) == ("slave", "master")  # noqa: E731
+        is_over = lambda: (role(old), role(new)) == ("slave", "master")  # noqa: E731
         wait_until(is_over, LIMIT_S, "the failover")
         stage.primary, stage.replica = new, old
 
@@ -216,11 +217,6 @@ def _is_accepted(server: Server, *command: object) -> bool:
             return bool(client.execute_command(*command))
         except redis.ResponseError:
             return False
-
-
-def _role(server: Server) -> str:
-    with server.client() as client:
-        return client.info("replication")["role"]
 
 
 def _memory_is_full(stage: Stage) -> None:

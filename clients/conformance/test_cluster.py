@@ -15,7 +15,7 @@ from driver.sections import Place, Sections
 from harness import Cluster, Server, key_slot, rounds, wait_until
 
 TTL_MS = 15_000
-# Of a task, while another one has three: where all wait in order, some 40. Who polls is overtaken again and again.
+# Of a task, while another one has three. In order it has some 40; who polls is overtaken again and again.
 MOST_TURNS = 700
 
 

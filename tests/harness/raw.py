@@ -72,6 +72,10 @@ class RawConnection:
         assert isinstance(reply, RespError), f"{args!r} should be an error and answered {reply!r}"
         return reply.text
 
+    def is_not_permitted(self, *args: Argument) -> bool:
+        reply = self.call(*args)
+        return isinstance(reply, RespError) and reply.prefix == "NOPERM"
+
     def pipeline(self, commands: list[tuple[Argument, ...]]) -> list[Any]:
         """Sends all commands at once and returns all replies."""
         self.send_bytes(b"".join(encode_command(*command) for command in commands))

@@ -20,6 +20,19 @@ def replica_of(replica: Server, primary: Server) -> None:
     wait_synced(primary, replica)
 
 
+def role(server: Server) -> str:
+    with server.client() as client:
+        return client.info("replication")["role"]
+
+
+def fail_over(old: Server, new: Server) -> None:
+    """Makes the replica the primary."""
+    with old.client() as client:
+        client.execute_command("FAILOVER", "TO", "127.0.0.1", new.port)
+    wait_until(lambda: role(new) == "master" and role(old) == "slave", 30, "the failover")
+    wait_synced(new, old)
+
+
 def wait_synced(primary: Server, replica: Server) -> None:
     """Waits until the link is up and the replica has applied all that the primary has sent."""
     at_primary, at_replica = primary.client(), replica.client()
