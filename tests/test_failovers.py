@@ -10,10 +10,13 @@ from __future__ import annotations
 import os
 import random
 
+import redis
+
 from harness import MakeServer, RawConnection, Server, replica_of, wait_until
 from harness.histories import Times, fence_problems, overlaps
 from harness.load import level
 from harness.recorded import Crowd
+from harness.replication import role
 from harness.sentinel import SERVICE, sentinel
 from harness.waiting import blocked_clients
 
@@ -55,16 +58,10 @@ class Watched:
         fields = dict(zip(words[::2], words[1::2], strict=True))
         says = (fields[b"flags"], fields[b"role-reported"], fields[b"master-link-status"])
         is_known = says == (b"slave", b"slave", b"ok") and fields[b"master-port"] == b"%d" % port
-        return is_known and (_role(self.primary), _role(self.replica)) == (b"master", b"slave")
-
-
-def _role(server: Server) -> bytes:
-    try:
-        with RawConnection(server.port) as connection:  # a Sentinel cuts those that there are
-            reply = connection.call("ROLE")
-    except OSError:
-        return b""
-    return reply[0] if isinstance(reply, list) else b""
+        try:
+            return is_known and (role(self.primary), role(self.replica)) == ("master", "slave")
+        except redis.ConnectionError:  # a Sentinel cuts those that there are
+            return False
 
 
 def test_fences_rise_over_failovers_by_sentinel(make_server: MakeServer) -> None:

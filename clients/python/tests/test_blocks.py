@@ -23,12 +23,12 @@ from slock_client.testing import MemoryServer
 
 @pytest.fixture
 def locks(server: Server) -> slock_client.Locks:
-    return slock_client.Locks(redis.Redis(port=server.port), ttl=0.6)
+    return slock_client.Locks(redis.Redis(port=server.port), ttl=5)
 
 
 @pytest.fixture
 def alocks(server: Server) -> slock_client.asyncio.Locks:
-    return slock_client.asyncio.Locks(redis.asyncio.Redis(port=server.port), ttl=0.6)
+    return slock_client.asyncio.Locks(redis.asyncio.Redis(port=server.port), ttl=5)
 
 
 def test_one_request_in_many_threads_and_stacks(locks: slock_client.Locks, client: redis.Redis) -> None:
@@ -143,13 +143,13 @@ def test_a_hold_that_comes_while_the_watchdog_looks(monkeypatch: pytest.MonkeyPa
         due = look(self, claim, at)
         if not found:
             found.append(None)
-            found[0] = locks.write("second", ttl=0.9).acquire()
+            found[0] = locks.write("second", ttl=2).acquire()
         return due
 
     monkeypatch.setattr(Watchdog, "_look", looks_and_acquires)
     locks = slock_client.Locks(MemoryServer())
     first = locks.write("first").acquire()
-    time.sleep(1.5)
+    time.sleep(2.5)
     first.check()
     assert found[0] and not found[0].lost
     locks.close()

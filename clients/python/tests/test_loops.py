@@ -22,7 +22,7 @@ import slock_client.asyncio
 from harness import Server, wait_until
 
 SOURCE = str(Path(slock_client.__file__).parents[1])
-TTL = 0.9
+TTL = 2.0
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_two_live_loops(locks: slock_client.asyncio.Locks) -> None:
 
 def test_a_second_loop_renews(locks: slock_client.asyncio.Locks) -> None:
     for number in range(2):
-        assert asyncio.run(take(locks, number, 2 * TTL)) == number
+        assert asyncio.run(take(locks, number, 1.3 * TTL)) == number
 
 
 def test_a_loop_that_outlives_others(locks: slock_client.asyncio.Locks, client: redis.Redis) -> None:
@@ -57,7 +57,7 @@ def test_a_loop_that_outlives_others(locks: slock_client.asyncio.Locks, client: 
     thread.start()
     hold = asyncio.run_coroutine_threadsafe(locks.write("session").acquire(), session).result(10)
     for number in range(3):
-        asyncio.run(take(locks, number, 0.7 * TTL))
+        asyncio.run(take(locks, number, 0.4 * TTL))
     hold.check()
     asyncio.run(hold.release())
     assert client.exists("session") == 0
@@ -75,7 +75,7 @@ def test_a_hold_of_a_closed_loop_is_not_renewed(locks: slock_client.asyncio.Lock
 def test_a_hold_that_nobody_has_is_ended(server: Server, client: redis.Redis) -> None:
     locks = slock_client.Locks(redis.Redis(port=server.port), ttl=TTL)
     hold = locks.write("job").acquire()
-    time.sleep(2 * TTL)
+    time.sleep(1.3 * TTL)
     hold.check()
     del hold
     gc.collect()
@@ -104,7 +104,7 @@ def test_a_forked_child(server: Server, client: redis.Redis) -> None:
         is_renewed = False
         try:
             with locks.write("job") as hold:
-                time.sleep(2 * TTL)
+                time.sleep(1.3 * TTL)
                 hold.check()
             is_renewed = True
         finally:
@@ -120,11 +120,11 @@ sys.path.insert(0, sys.argv[2])
 import redis, slock_client
 {after}
 import gevent
-locks = slock_client.Locks(redis.Redis(port=int(sys.argv[1])), ttl=0.9)
+locks = slock_client.Locks(redis.Redis(port=int(sys.argv[1])), ttl=2)
 order, ticks = [], []
 def work(number):
     with locks.write("job", wait=20) as hold:
-        time.sleep(1.5 if number == 0 else 0.01)
+        time.sleep(2.6 if number == 0 else 0.01)
         hold.check()
         order.append(number)
 def tick():
@@ -151,4 +151,4 @@ def test_gevent_patched_before_or_after_the_import(server: Server, patched: str)
 def test_uvloop(locks: slock_client.asyncio.Locks) -> None:
     uvloop = pytest.importorskip("uvloop")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert runner.run(take(locks, 1, 2 * TTL)) == 1
+        assert runner.run(take(locks, 1, 1.3 * TTL)) == 1

@@ -271,10 +271,8 @@ fn state_of(both: &SideBySide, names: usize) -> String {
             _ => " reads",
         };
         let waiters = both.world.manager.waitlist().at(id_of(name));
-        let waiters: Vec<_> =
-            waiters.map(|waiter| String::from_utf8_lossy(&waiter.token).into_owned()).collect();
-        let waiting =
-            if waiters.is_empty() { String::new() } else { format!(", {} waits", waiters.join(" ")) };
+        let tell = |token| format!(", {} waits", String::from_utf8_lossy(token));
+        let waiting: String = waiters.map(|waiter| tell(&waiter.token)).collect();
         format!("{}: {}{how}{waiting}", ["a", "b"][name], held.join(" "))
     };
     (0..names).map(of_name).collect::<Vec<_>>().join("; ")
@@ -343,11 +341,9 @@ fn explore(seconds: u64, is_short: bool) {
             0 => String::new(),
             percent => format!(" and {percent} % of {}", one.depth + 1),
         };
+        let (title, states, depth) = (one.world.title, one.states(), one.depth);
         println!(
-            "{:<44} {:>10} states, {transitions:>11} transitions, depth {}{further}, {seconds:.0} s",
-            one.world.title,
-            one.states(),
-            one.depth,
+            "{title:<44} {states:>10} states, {transitions:>11} transitions, depth {depth}{further}, {seconds:.0} s"
         );
     }
     println!("{states} states in {:.0} s; no promise was broken", began.elapsed().as_secs_f32());

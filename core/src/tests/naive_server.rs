@@ -132,11 +132,10 @@ impl NaiveServer {
                 (Want::Upgrade, Some(_)) => false,
                 (Want::Hold(_), own) => own.is_some(),
             };
+            fences.push(own.filter(|_| has_it).map(|own| own.fence));
             if has_it {
-                fences.push(own.map(|own| own.fence));
                 continue;
             }
-            fences.push(None);
             let others: Vec<&Hold> = name
                 .holds
                 .iter()

@@ -46,7 +46,7 @@ async fn a_connection_of_the_programs_sees_the_commands_of_calls() {
     let connection = server.connection().await.unwrap();
     let counting = Counting { connection, counts: Arc::default() };
     let locks = Locks::new((server.client(), counting.clone()));
-    let hold = locks.write("k").ttl(Duration::from_millis(300)).acquire().await.unwrap();
+    let hold = locks.write("k").ttl(Duration::from_secs(3)).acquire().await.unwrap();
     until(async || server.calls("slock.extend").await > 0).await;
     hold.release().await.unwrap();
     let wanted = HashMap::from([("SLOCK.LOCK".to_owned(), 1), ("SLOCK.MUNLOCK".to_owned(), 1)]);
@@ -59,13 +59,13 @@ async fn a_connection_of_the_programs_that_is_blocked() {
     let server = Server::start().await;
     let connection = server.connection().await.unwrap();
     let locks = Locks::new((server.client(), connection.clone()));
-    let hold = locks.write("k").ttl(Duration::from_millis(600)).acquire().await.unwrap();
+    let hold = locks.write("k").ttl(Duration::from_secs(3)).acquire().await.unwrap();
     let blocked = tokio::spawn(async move {
         redis::cmd("BLPOP").arg(("nothing", 0)).exec_async(&mut connection.clone()).await
     });
     until(async || server.ask::<String>("INFO clients").await.contains("blocked_clients:1")).await;
     let renewed = server.calls("slock.extend").await;
-    until(async || server.calls("slock.extend").await > renewed + 5).await;
+    until(async || server.calls("slock.extend").await > renewed + 1).await;
     hold.release().await.unwrap();
     locks.write("k").run(|_| async {}).await.unwrap();
     blocked.abort();
@@ -126,9 +126,9 @@ fn threads_take_turns() {
         }
     });
     assert_eq!(*sum.lock().unwrap(), 160);
-    let hold = locks.write("k").ttl(Duration::from_millis(300)).acquire().unwrap();
+    let hold = locks.write("k").ttl(Duration::from_secs(3)).acquire().unwrap();
     assert!(locks.write("k").try_acquire().unwrap().is_none());
-    runtime.block_on(until(async || server.calls("slock.extend").await > 3)); // this thread renews nothing
+    runtime.block_on(until(async || server.calls("slock.extend").await > 1)); // this thread renews nothing
     hold.check().unwrap();
     drop(hold); // waits for the reply
     let hold = locks.write("k").try_acquire().unwrap().expect("it was released");

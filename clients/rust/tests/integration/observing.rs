@@ -159,7 +159,7 @@ async fn commands_are_spans_of_the_call_and_renewals_of_the_hold() {
     let server = Server::start().await;
     let recorder = Recorder::default();
     let _guard = recorder.listen();
-    let locks = Locks::builder(server.client()).ttl(Duration::from_millis(300)).build();
+    let locks = Locks::builder(server.client()).ttl(Duration::from_secs(3)).build();
     let hold = {
         let request = locks.write("k");
         let acquired = request.acquire();
