@@ -74,6 +74,26 @@ def _move(cluster: Cluster, keys: list[str], source: Server, target: Server) -> 
         cluster.end_move(slot, source, target)
 
 
+@pytest.mark.parametrize("name", each_language("test_calls_at_once_ask_for_the_slots_together"))
+def test_calls_at_once_ask_for_the_slots_together(
+    name: str, start_agent: StartAgent, cluster: Cluster
+) -> None:
+    """A client that each call makes for itself costs so much that a hundred calls end without a reply."""
+    agent, clients = start_agent(name), [node.client() for node in cluster.nodes]
+    agent.ask("open", **_fields(cluster))
+    for client in clients:
+        client.config_resetstat()
+    options = {"locks": "l", "mode": "write", "ttl_ms": TTL_MS}
+    calls = [agent.start("acquire", hold=f"h{n}", keys=[f"{name}{n}"], **options) for n in range(100)]
+    for number, call in enumerate(calls):
+        call.result()
+        assert agent.ask("release", hold=f"h{number}") == {}
+    stats = [client.info("commandstats") for client in clients]
+    asked = [of[name]["calls"] for of in stats for name in of if name.startswith("cmdstat_cluster|s")]
+    assert sum(asked) <= 12, stats
+    agent.ask("close", locks="l")
+
+
 @pytest.mark.parametrize("where", ["here", "there"])
 @pytest.mark.parametrize("name", each_language("test_a_hold_is_released_while_its_slot_moves"))
 def test_a_hold_is_released_while_its_slot_moves(

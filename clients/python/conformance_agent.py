@@ -9,6 +9,7 @@ halves: `settled` takes what a function or a coroutine gives.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import ctypes
 import gc
@@ -44,16 +45,24 @@ class Cancelled(BaseException):
 
 
 _starting = threading.Lock()
-_start = threading.Thread.start
+_start = _thread.start_new_thread
 
 
-def _start_alone(thread: threading.Thread) -> None:
+def _start_alone(function: Any, arguments: Any) -> int:
     """A thread that begins has its starter's identity for a moment, and would get an exception for that."""
+    begun = threading.Semaphore(0)
+
+    def begin() -> None:
+        begun.release()
+        function(*arguments)
+
     with _starting:
-        _start(thread)
+        identity = _start(begin, ())
+        begun.acquire()
+    return identity
 
 
-threading.Thread.start = _start_alone  # type: ignore[method-assign]
+_thread.start_new_thread = _start_alone  # the library looks it up when it starts one
 
 
 async def settled(value: Any) -> Any:

@@ -9,11 +9,12 @@ half and functions in the other, `settled` takes either.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import inspect
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -160,7 +161,9 @@ class Base:
             known = inspect.signature(self.half.RedisCluster.__init__).parameters
             options = {name: value for name, value in options.items() if name in known}
         nodes = [self.half.cluster.ClusterNode(host, port) for host, port in self.nodes]
-        made = self.kind(startup_nodes=nodes, require_full_coverage=False, **options)
+        # Otherwise several redirections make it close its connections, in the middle of calls, and ask for all slots.
+        options |= {"require_full_coverage": False, "reinitialize_steps": 0}
+        made = self.kind(startup_nodes=nodes, **options)
         return made.initialize() if self.is_async else made
 
     def client(self, place: Place, manager: Any, **more: Any) -> Any:
@@ -206,12 +209,15 @@ async def settled(value: Any) -> Any:
 
 
 class RedisLink:
-    """Duplicates of the program's client, for one process or event loop. Each has one command or batch at a time."""
+    """Duplicates of the program's client, for one process or event loop. Each has one command or batch at a time. To a
+    cluster the calls of an event loop share one: to make it takes as long as many calls."""
 
     def __init__(self, base: Base, io: Runtime, switched: Callable[[], None]) -> None:
         self._base, self._io, self._switched = base, io, switched
         self.name, self.is_cluster, self.has_failover = base.name, base.is_cluster, base.has_failover
-        self._idle: deque[Any] = deque()  # duplicates that are free
+        self._idle: deque[Any] = deque()  # duplicates that are free, or the one that is shared
+        self._users: Counter[Any] = Counter()  # how many calls are under way over one that is shared
+        self._making = asyncio.Lock() if base.is_cluster and base.is_async else None
         self._lost: deque[Any] = deque()  # those that have to be closed
         self._buried: deque[Any] = deque(maxlen=128)
         # By the place: the channels, and what is called for them.
@@ -246,11 +252,9 @@ class RedisLink:
             replies = [self._base.error(error)]
             is_whole = isinstance(replies[0], ServerError)
         finally:
-            if is_whole and client is not None and generation == self._generation and not self._is_closed:
-                self._idle.append(client)
-            else:  # what it has received is not known, and the idle ones may have ended with it
-                self._is_doubtful = True
-                self._give_up(client)
+            is_whole = is_whole and generation == self._generation and not self._is_closed
+            self._is_doubtful = self._is_doubtful or not is_whole
+            self._put_back(client, is_whole)
         if isinstance(replies[0], ServerError) and replies[0].code in _DEMOTED:
             self._is_doubtful = True
         if isinstance(replies[0], NoReply):
@@ -265,7 +269,13 @@ class RedisLink:
         return self.has_failover and (self._is_doubtful or is_old)
 
     async def _take(self) -> Any:
-        """A duplicate for one caller."""
+        """A duplicate for one caller, or the one that is shared."""
+        if self._making:
+            async with self._making:
+                if not self._idle:
+                    self._idle.append(await self._make())
+            self._users[self._idle[0]] += 1
+            return self._idle[0]
         try:
             client = self._idle.pop()
         except IndexError:
@@ -275,8 +285,29 @@ class RedisLink:
     async def _make(self) -> Any:
         return await settled(self._base.duplicate(self._manager))
 
+    def _put_back(self, client: Any, is_whole: bool) -> None:
+        """Ends the use of a duplicate. If what it has received is not known, the idle ones may have ended with it."""
+        if not self._making:
+            if is_whole:
+                self._idle.append(client)
+            else:
+                self._give_up(client)
+        elif client is not None:
+            self._users[client] -= 1
+            if not is_whole and client in self._idle:
+                self._idle.clear()
+            if client not in self._idle and not self._users[client]:
+                del self._users[client]
+                self._lost.append(client)
+                self._io.spawn(self._bury)
+
     def _give_up(self, *clients: Any) -> None:
-        """Has the connections closed, and all that are idle."""
+        """Has the connections closed, and all that are idle. One that is shared is closed when its calls have ended."""
+        if self._making:
+            for shared in list(self._idle):
+                self._users[shared] += 1
+                self._put_back(shared, False)
+            return
         self._lost.extend(clients)
         with contextlib.suppress(IndexError):
             while True:
@@ -338,11 +369,13 @@ class RedisLink:
         if self.is_cluster:
             try:
                 client = await self._take()
-                node = client.get_node_from_key(channel)
+                try:
+                    node = client.get_node_from_key(channel)
+                finally:
+                    self._put_back(client, True)
             except self._base.failures as error:
                 raise self._base.error(error) from error
             place = (node.host, node.port)
-            self._idle.append(client)
         self._want(place, channel, heard, changed)
 
     def leave(self, channel: str) -> None:
