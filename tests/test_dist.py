@@ -1,8 +1,10 @@
-"""The packages of `make dist`: installed by dpkg and unpacked, they work where there is no Rust."""
+"""The packages of `make dist` work without Rust, and the static program where there is nothing else."""
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -18,19 +20,20 @@ import pytest
 from harness import MakeServer, Server
 from harness.cli import program
 from harness.docs import blocks
-from harness.settings import REPOSITORY, module_path
+from harness.settings import REPOSITORY, free_port, module_path
 from harness.waiting import HOUR
 
 README = REPOSITORY / "README.md"
+STATIC = REPOSITORY / f"target/{platform.machine()}-unknown-linux-musl/debug/slock"
 
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what `scripts/dist` makes of the program and the module under test."""
     directory = tmp_path_factory.mktemp("dist")
-    # Here the program stands for the static one too, which has a test of its own.
-    parts = {"SLOCK_CLI": str(program()), "SLOCK_STATIC": str(program()), "SLOCK_MODULE": str(module_path())}
-    environment = {**os.environ, "DIST": str(directory), **parts}
+    static = STATIC if STATIC.exists() else program()
+    parts = {"SLOCK_CLI": program(), "SLOCK_STATIC": static, "SLOCK_MODULE": module_path()}
+    environment = {**os.environ, "DIST": str(directory), **{name: str(path) for name, path in parts.items()}}
     # As somebody whose new files nobody else can read.
     subprocess.run([REPOSITORY / "scripts/dist"], env=environment, check=True, timeout=600, umask=0o077)
     return directory
@@ -178,3 +181,70 @@ def test_the_package_is_that_of_the_readme(packages: Path) -> None:
     shown = "\n".join(block.text for block in blocks(README, "sh"))
     assert f"sudo dpkg -i {re.sub('_[a-z0-9]+.deb', '_amd64.deb', package.name)}\n" in shown
     assert "redis-server --loadmodule /usr/lib/redis/modules/slock.so" in shown
+
+
+# --- the static program of the tarball
+
+
+@pytest.fixture(scope="module")
+def packed(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root directory with the program of the tarball, and nothing else."""
+    if not STATIC.exists():
+        pytest.skip(f"there is no {STATIC.relative_to(REPOSITORY)}: scripts/test says why")
+    root = tmp_path_factory.mktemp("root")
+    if subprocess.run([*_within(Path("/")), shutil.which("true") or "true"], capture_output=True).returncode:
+        pytest.skip("this machine does not let its users change the root directory")
+    (tarball,) = packages.glob("slock-*.tar.gz")
+    with tarfile.open(tarball) as members:
+        name = next(name for name in members.getnames() if name.endswith("/bin/slock"))
+        (root / "slock").write_bytes(members.extractfile(name).read())
+    (root / "slock").chmod(0o755)
+    return root
+
+
+def _within(root: Path) -> list[str]:
+    command = ["chroot"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--root"]
+    return [*command, str(root)]
+
+
+def _run_within(root: Path, url: str, *words: object) -> subprocess.CompletedProcess[str]:
+    command = [*_within(root), "/slock", *map(str, words)]
+    environment = {"SLOCK_URL": url, "PATH": os.environ["PATH"]}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_it_runs_a_command_under_a_lock_and_checks_a_server(packed: Path, server: Server) -> None:
+    url = f"redis://127.0.0.1:{server.port}"
+    # The command is the only program there is.
+    done = _run_within(packed, url, "run", "--meta", "alpine", "job", "--", "/slock", "info", "--json", "job")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["holders"][0]["meta"] == "alpine"
+    assert server.client().dbsize() == 0
+    done = _run_within(packed, url, "doctor")
+    assert done.returncode in (0, 1), done
+    assert f"127.0.0.1:{server.port}" in done.stdout
+
+
+def test_it_has_tls(packed: Path, make_server: MakeServer, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    key, certificate, port = tmp_path / "key.pem", tmp_path / "cert.pem", free_port()
+    words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=slock -addext subjectAltName=IP:127.0.0.1"
+    words += f" -addext basicConstraints=critical,CA:FALSE -keyout {key} -out {certificate}"
+    subprocess.run(["openssl", *words.split()], check=True, capture_output=True, timeout=60)
+    try:
+        make_server(
+            tls_port=port,
+            tls_cert_file=certificate,
+            tls_key_file=key,
+            tls_ca_cert_file=certificate,
+            tls_auth_clients="no",
+        )
+    except AssertionError as error:
+        pytest.skip(f"the server has no TLS: {str(error)[:200]}")
+    shutil.copy(certificate, packed / "cert.pem")
+    url = f"rediss://127.0.0.1:{port}"
+    done = _run_within(packed, url, "--tls-ca", "/cert.pem", "run", "job", "--", "/slock", "--help")
+    assert done.returncode == 0 and "doctor" in done.stdout, done
+    # It trusts nobody else: there are no certificates in this root directory.
+    assert _run_within(packed, url, "ls").returncode == 69
