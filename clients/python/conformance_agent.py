@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,24 +46,30 @@ class Cancelled(BaseException):
 
 
 _starting = threading.Lock()
-_start = _thread.start_new_thread
 
 
-def _start_alone(function: Any, arguments: Any) -> int:
+def _start_alone(start: Any, *arguments: Any) -> Any:
     """A thread that begins has its starter's identity for a moment, and would get an exception for that."""
+    with _starting:
+        return start(*arguments)
+
+
+def _start_and_wait(function: Any, arguments: Any) -> int:
     begun = threading.Semaphore(0)
 
     def begin() -> None:
         begun.release()
         function(*arguments)
 
-    with _starting:
-        identity = _start(begin, ())
-        begun.acquire()
+    identity = _start_new_thread(begin, ())
+    begun.acquire()
     return identity
 
 
-_thread.start_new_thread = _start_alone  # the library looks it up when it starts one
+# The library, which looks it up when it starts a thread, and what the standard library starts, which waits by itself.
+_start_new_thread, _start = _thread.start_new_thread, threading.Thread.start
+_thread.start_new_thread = partial(_start_alone, _start_and_wait)
+threading.Thread.start = lambda thread: _start_alone(_start, thread)  # type: ignore[method-assign]
 
 
 async def settled(value: Any) -> Any:

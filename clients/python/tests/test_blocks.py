@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -134,6 +135,26 @@ def test_a_reply_counts_for_the_fence_that_its_command_named(monkeypatch: pytest
     monkeypatch.setattr(hold._claim.keeper, "extend", extend)
     hold.extend(5)
     assert not hold.lost
+
+
+def test_threads_that_notice_a_loss_together() -> None:
+    locks, interval = slock_client.Locks(MemoryServer()), sys.getswitchinterval()
+
+    def look(hold: slock_client.Hold) -> str:
+        with contextlib.suppress(slock_client.LostError):
+            while True:
+                hold.check()
+        return hold.reason or "none"
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            for _ in range(100):
+                hold = locks.write("job", ttl=0.02, renew=False).acquire()
+                assert list(pool.map(look, [hold] * 3)) == ["expired"] * 3
+    finally:
+        sys.setswitchinterval(interval)
+    locks.close()
 
 
 def test_a_hold_that_comes_while_the_watchdog_looks(monkeypatch: pytest.MonkeyPatch) -> None:

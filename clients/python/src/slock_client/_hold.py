@@ -80,7 +80,6 @@ class HoldBase:
         self.token, self.keys, self.metadata = grant.owner.token, grant.owner.names, grant.owner.metadata
         self._context = contextvars.copy_context()
         self._pid = os.getpid()
-        self._reason: errors.Reason | None = None  # why it was lost
         self._ttl = grant.options.ttl
         self._granted = grant.answer.sent  # when it was granted, at the earliest
         self._until = float("-inf")  # valid until then
@@ -89,7 +88,7 @@ class HoldBase:
         self._is_warned = False  # that nothing limits the hold
         self._failed: Exception | None = None  # what the last renewal said, unless one has succeeded since
         self._watchers: list[Callable[[], object]] = []  # called when the hold is over
-        self._ends = [None]  # who takes the one element ends the hold
+        self._over: dict[str, list[errors.Reason | None]] = {}  # why it was lost; who is the first to set it ends it
         self._claim = Claim(self, grant, alive)
         self._note(grant.mode, grant.answer)
         # From now on it is renewed, as long as somebody has this object and the block, if there is one, goes on.
@@ -125,6 +124,10 @@ class HoldBase:
         self._is_live()
         return self._reason
 
+    @property
+    def _reason(self) -> errors.Reason | None:
+        return self._over["end"][0] if self._over else None
+
     def check(self) -> None:
         """Raises `LostError` if the hold was lost, and `NotHeldError` if it was released or detached. It sends
         nothing. Call it before each step that matters."""
@@ -159,9 +162,8 @@ class HoldBase:
 
     def _end(self, reason: errors.Reason | None) -> bool:
         """Ends the hold, as lost if there is a reason. From then on nothing renews it. Tells whether it was live."""
-        try:
-            self._ends.pop()
-        except IndexError:
+        mine = [reason]  # another thread sees with the end why it came
+        if self._over.setdefault("end", mine) is not mine:
             return False
         self._watchdog.holds.pop(self._claim, None)
         if reason is not None:
@@ -181,10 +183,10 @@ class HoldBase:
         return "closed" if self._options.closing.is_set() else "expired"
 
     def _is_live(self) -> bool:
-        reason = self._overdue() if self._ends else None
+        reason = None if self._over else self._overdue()
         if reason is not None:
             self._end(reason)
-        return bool(self._ends)
+        return not self._over
 
     def _error(self) -> errors.SlockError:
         """That of a hold that is over."""
@@ -285,7 +287,7 @@ class HoldBase:
             self._context.copy().run(function, label, told)  # a context is for one thread at a time
 
     def _tell_loss(self, reason: errors.Reason) -> errors.SlockError:
-        self._reason = reason
+        self._over["end"] = [reason]
         loss = self._error()
         _log.warning("slock: a lock was lost: %s (%s, reason %s)", loss, self, reason)
         self._tell("lost", loss)
@@ -396,7 +398,7 @@ class HoldBase:
         finally:
             if not is_over and not is_left():
                 is_over, self._claim.is_open = True, was_open
-            if is_over or not self._ends:
+            if is_over or self._over:
                 self._is_changing = False
             else:
                 server.io.spawn(settle_later)
