@@ -81,9 +81,11 @@ def test_calls_at_once_ask_for_the_slots_together(
     """A client that each call makes for itself costs so much that a hundred calls end without a reply."""
     agent, clients = start_agent(name), [node.client() for node in cluster.nodes]
     agent.ask("open", **_fields(cluster))
+    options = {"locks": "l", "mode": "write", "ttl_ms": TTL_MS}
+    agent.ask("acquire", hold="h", keys=[name], **options)
+    assert agent.ask("release", hold="h") == {}
     for client in clients:
         client.config_resetstat()
-    options = {"locks": "l", "mode": "write", "ttl_ms": TTL_MS}
     calls = [agent.start("acquire", hold=f"h{n}", keys=[f"{name}{n}"], **options) for n in range(100)]
     for number, call in enumerate(calls):
         call.result()
