@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness import Locks, MakeServer, RawConnection, RespError, Server, encode_command
-from harness.damage import assert_makes_sense, lasting_states, stored_states
+from harness.damage import assert_makes_sense, far_ms, lasting_states, stored_states
 from harness.replication import replica_of, wait_synced
 from harness.settings import amount
 
@@ -148,7 +148,7 @@ def test_no_argument_vector_harms_the_server(make_server: MakeServer) -> None:
             primary.client().config_set("slock.max-ttl-ms", 86_400_000)
             for _ in range(20):
                 _play(primary, [vectors.command() for _ in range(BATCH)], seen)
-                if lasting_states(primary):
+                if lasting_states(primary, far_ms()):
                     break
             compared += _compare_stored(primary, replica)
     assert compared > 0
@@ -158,10 +158,11 @@ def test_no_argument_vector_harms_the_server(make_server: MakeServer) -> None:
 def _compare_stored(primary: Server, replica: Server) -> int:
     """How many locks the replica, the log, the rewritten log and a snapshot have as the primary."""
     wait_synced(primary, replica)
-    states = lasting_states(replica)
-    assert stored_states(primary) == states
+    until_ms = far_ms()
+    states = lasting_states(replica, until_ms)
+    assert stored_states(primary, until_ms) == states
     wait_synced(primary, replica)
-    assert lasting_states(replica) == states
+    assert lasting_states(replica, until_ms) == states
     return len(states)
 
 

@@ -9,8 +9,8 @@ import random
 
 import redis
 
-from harness import Locks, MakeServer, RespError, digest, lock_state, rounds
-from harness.damage import MAX_META, MAX_TOKEN, assert_makes_sense, stored_states
+from harness import Locks, MakeServer, RespError, digest, lock_state, rounds, wait_until
+from harness.damage import MAX_META, MAX_TOKEN, assert_makes_sense, far_ms, stored_states
 from harness.locks import Info
 from harness.payloads import FOOTER, body_of, plain_dump, sealed, with_number
 from harness.replication import ReplicationStream, replica_of, wait_synced
@@ -140,7 +140,9 @@ def test_a_mutated_payload_is_refused_or_loads_into_a_consistent_lock(make_serve
         print(f"seed {seed}")
         keys = restore_all(client, batch)
         if (seed - FIRST_SEED) % RESTARTS_EVERY == 0:
-            assert stored_states(server)
+            # What RESTORE has brought gets its expiry soon after.
+            wait_until(lambda client=client, keys=keys: all(client.pexpiretime(key) != -1 for key in keys))
+            assert stored_states(server, far_ms())
             client = server.client()
         use_all(client, keys, batch)
         accepted += len(keys)

@@ -8,9 +8,6 @@ from harness.aof import rewrite_aof
 from harness.locks import Info, digest
 from harness.server import Server
 
-# Deadlines further away than this, in milliseconds, do not pass while states are compared.
-FAR = 30_000
-
 MAX_TOKEN, MAX_META = 255, 1024
 
 
@@ -30,26 +27,35 @@ def assert_makes_sense(info: Info | None, payload: bytes) -> None:
     ), why
 
 
-def lasting_states(server: Server) -> dict[tuple[int, bytes], str]:
-    """The digests of the locks whose deadlines are far away, by database and key."""
+def far_ms() -> float:
+    """What does not pass while states are compared."""
+    return time.time() * 1000 + 30_000
+
+
+def lasting_states(server: Server, until_ms: float) -> dict[tuple[int, bytes], str]:
+    """The digests of the locks whose deadlines are later, by database and key."""
     states = {}
     for number in (0, 1):
-        client = server.client(db=number)
-        for key in client.scan_iter(count=1000):
-            if client.pexpiretime(key) > time.time() * 1000 + FAR:
-                states[number, key] = digest(client, key)
-        client.close()
+        with server.client(db=number) as client:
+            for key in client.scan_iter(count=1000):
+                if client.pexpiretime(key) > until_ms:
+                    states[number, key] = digest(client, key)
     return states
 
 
-def stored_states(server: Server) -> dict[tuple[int, bytes], str]:
+def stored_states(server: Server, until_ms: float) -> dict[tuple[int, bytes], str]:
     """The same, after they have come back from a snapshot, from the log, and from the rewritten log."""
-    states = lasting_states(server)
+    states = lasting_states(server, until_ms)
+
+    def are_as_before(where: str) -> None:
+        now = lasting_states(server, until_ms)
+        assert now == states, f"after {where}: {dict(now.items() ^ states.items())}"
+
     server.client().execute_command("DEBUG", "RELOAD")
-    assert lasting_states(server) == states
+    are_as_before("a snapshot")
     server.restart()
-    assert lasting_states(server) == states
+    are_as_before("the log")
     rewrite_aof(server)
     server.restart()
-    assert lasting_states(server) == states
+    are_as_before("the rewritten log")
     return states
