@@ -9,6 +9,7 @@ often enough. What is done in slices may grow in all while no turn does.
 from __future__ import annotations
 
 import os
+import random
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -120,9 +121,10 @@ class Ground:
         self.server.kill9()
         self.server.discard()
 
-    def cost(self, operation: Operation) -> Cost:
+    def cost(self, operation: Operation, pause_s: float = 0.0) -> Cost:
         place = self._occupied()
         operation.prepare(place)
+        time.sleep(pause_s)
         self._wait_for_quiet()
         try:
             cost = self._measure(lambda: operation.run(place))
@@ -200,7 +202,9 @@ def compare(
         is_clear = tries == MOST_TRIES or (tries >= 2 and many.all_ns > 1e8)
         if is_clear or not unexplained([found], known):
             break
-        few, many = few.least(small.cost(operation)), many.least(large.cost(operation))
+        # Not always as long after the crowd has come, when a look at it or at its clients may be due.
+        pause_s = random.uniform(0.1, 1.5)
+        few, many = few.least(small.cost(operation, pause_s)), many.least(large.cost(operation, pause_s))
     return found
 
 
