@@ -268,6 +268,22 @@ class Play:
         between = (time.monotonic() - before) * 1000
         assert not state["lost"] and 0 < state["remaining_ms"] <= pttl + between + 1, (state, pttl, between)
 
+    def _renewed(self, step: Step) -> None:
+        """A hold is renewed (`times`, once): its deadline moves, and it is never away."""
+        server, token = step.get("on", "main"), self._values[step["renewed"]]["token"]
+
+        def deadline() -> tuple[float, float]:
+            """The moment between these two."""
+            before = time.monotonic()
+            info = info_of(self.world.call(server, "SLOCK.INFO", step["key"], "FULL"))
+            [pttl] = [one["pttl"] for one in info["holders"] if one["token"] == token] or [None]
+            assert pttl, "the hold is gone"
+            return before + pttl / 1000, time.monotonic() + pttl / 1000
+
+        for _ in range(step.get("times", 1)):
+            _, latest = deadline()
+            wait_until(lambda latest=latest: deadline()[0] > latest + 0.1, TIMEOUT_SECONDS, "a renewal")
+
     def _forge(self, step: Step) -> None:
         """Another user publishes messages for the request that waits, with tags that are guessed or shown."""
         queue = info_of(self.world.call("main", "SLOCK.INFO", step["forge"], "FULL"))["queue"]

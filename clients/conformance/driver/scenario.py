@@ -18,7 +18,7 @@ Step = dict[str, Any]
 
 # Commands that the memory transport of a library knows.
 _MEMORY = re.compile(r"DEL|SLOCK\.(LOCK|RLOCK|MLOCK|MRLOCK|UNLOCK|RUNLOCK|MUNLOCK|INFO|CANCEL)")
-_MEMORY_STEPS = {"op", "await", "cancel", "handoff", "pending", "command", "info", "valid", "repeat"}
+_MEMORY_STEP = re.compile(r"op|await|cancel|handoff|pending|command|info|renewed|valid|repeat")
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,10 @@ class Scenario:
 def _runs_in_memory(step: Step) -> bool:
     if step.get("op") == "tasks" or "user" in step or ("command" in step and "start" in step):
         return False
-    is_known = "command" not in step or _MEMORY.fullmatch(step["command"][0])
-    return next(iter(step)) in _MEMORY_STEPS and is_known and all(map(_runs_in_memory, step.get("steps", [])))
+    is_known = _MEMORY_STEP.fullmatch(next(iter(step))) and (
+        "command" not in step or _MEMORY.fullmatch(step["command"][0])
+    )
+    return bool(is_known) and all(map(_runs_in_memory, step.get("steps", [])))
 
 
 def scenarios() -> list[Scenario]:

@@ -167,10 +167,10 @@ for (const kind of BASES) {
   test(`${kind}: a connection of a node that opens slower than its time is used once it is open`, async (t) => {
     const server = await startServer(t);
     const proxy = await startProxy(t, server.port, 900);
-    const quorum = new Quorum([await connected(t, kind, proxy.port)], {nodeTimeoutMs: 300, ttlMs: 2_400, ...quiet});
+    const quorum = new Quorum([await connected(t, kind, proxy.port)], {nodeTimeoutMs: 300, ttlMs: 4_000, ...quiet});
     t.after(() => quorum.close());
     const hold = await quorum.write("a").acquire();
-    await sleep(3_000, undefined, {signal: hold.signal});
+    await sleep(4_500, undefined, {signal: hold.signal});
     await hold.release();
   });
 
@@ -191,13 +191,13 @@ for (const kind of BASES) {
 test("the wall clock may be set while a lock is held, and a sleep of the machine counts", async (t) => {
   const server = await startServer(t);
   const locks = new Locks(await connected(t, "ioredis", server.port), quiet);
-  const hold = await locks.write("a", {ttlMs: 2100}).acquire();
+  const hold = await locks.write("a", {ttlMs: 4_200}).acquire();
   const {now} = Date;
   const {uptime} = os;
   t.after(() => Object.assign(os, {uptime}) && (Date.now = now));
   for (const hours of [1, -2, 5]) {
     Date.now = () => now() + hours * 3_600_000;
-    await sleep(800);
+    await sleep(1_600);
     hold.check();
     assert.equal(await server.holder("a"), hold.token);
   }

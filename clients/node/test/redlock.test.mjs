@@ -88,15 +88,15 @@ for (const kind of BASES) {
     const work = async (signal) => {
       assert.equal((inside += 1), 1);
       const token = await server.holder("x");
-      await sleep(700);
+      await sleep(2_400);
       assert.deepEqual([signal.aborted, signal.error], [false, undefined]);
       assert.equal(await server.holder("x"), token);
       inside -= 1;
       return token;
     };
     const [one, other] = await Promise.all([
-      redlock.using(["x"], 500, {automaticExtensionThreshold: 200}, work),
-      redlock.using(["x"], 500, work),
+      redlock.using(["x"], 2_000, {automaticExtensionThreshold: 1_000}, work),
+      redlock.using(["x"], 2_000, work),
     ]);
     assert.notEqual(one, other);
     assert.equal(await server.holder("x"), null);

@@ -164,13 +164,13 @@ def test_a_hold_that_comes_while_the_watchdog_looks(monkeypatch: pytest.MonkeyPa
         due = look(self, claim, at)
         if not found:
             found.append(None)
-            found[0] = locks.write("second", ttl=2).acquire()
+            found[0] = locks.write("second", ttl=3).acquire()
         return due
 
     monkeypatch.setattr(Watchdog, "_look", looks_and_acquires)
     locks = slock_client.Locks(MemoryServer())
     first = locks.write("first").acquire()
-    time.sleep(2.5)
+    time.sleep(3.5)
     first.check()
     assert found[0] and not found[0].lost
     locks.close()

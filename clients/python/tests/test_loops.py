@@ -22,7 +22,7 @@ import slock_client.asyncio
 from harness import Server, wait_until
 
 SOURCE = str(Path(slock_client.__file__).parents[1])
-TTL = 2.0
+TTL = 3.0
 
 
 @pytest.fixture
@@ -120,11 +120,11 @@ sys.path.insert(0, sys.argv[2])
 import redis, slock_client
 {after}
 import gevent
-locks = slock_client.Locks(redis.Redis(port=int(sys.argv[1])), ttl=2)
+locks = slock_client.Locks(redis.Redis(port=int(sys.argv[1])), ttl=3)
 order, ticks = [], []
 def work(number):
     with locks.write("job", wait=20) as hold:
-        time.sleep(2.6 if number == 0 else 0.01)
+        time.sleep(3.6 if number == 0 else 0.01)
         hold.check()
         order.append(number)
 def tick():
