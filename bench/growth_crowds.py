@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from common import Server
 from harness.raw import Argument, RawConnection, encode_command
-from harness.server import Server
 from harness.wait import now_ms, wait_past, wait_until
 
 HOUR = 3_600_000
