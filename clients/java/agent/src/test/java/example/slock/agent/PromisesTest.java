@@ -288,7 +288,7 @@ class PromisesTest {
         List<Executable> calls = List.of(() -> used.write("b").tryAcquire(), () -> unused.write("b").acquire(),
             () -> used.info("a"), () -> hold.extend(Duration.ofSeconds(20)), hold::release);
         for (Executable call : calls) {
-          assertTimeoutPreemptively(Duration.ofMillis(1300), () -> assertThrows(SlockException.NoAnswer.class, call));
+          assertTimeoutPreemptively(Duration.ofMillis(3300), () -> assertThrows(SlockException.NoAnswer.class, call));
         }
         server.signal("CONT");
         server.until("what was begun to end", () -> used.info("a").holders().isEmpty());
