@@ -39,7 +39,7 @@ run: module ## Start a server with the module, in the foreground, on 127.0.0.1:P
 demo: module ## Play a short story on a private server: locks, a crash, a replica
 	@.venv/bin/python scripts/demo.py
 
-test: deps ## Run every test: the Rust crates, the module in a server, the client libraries
+test: deps ## Run the tests: the Rust crates, the module in a server, the libraries for Python, Rust and Go
 	@scripts/test
 
 test-clients: module ## Run the tests of the client libraries only: Python, Rust, and Go where it is installed
@@ -100,7 +100,7 @@ explore: ## Visit every state of small worlds for SLOCK_EXPLORE_SECONDS (600); f
 explore-faults: deps ## Plant the faults that make explore finds, in a copy, and tell a shortest history of each
 	@scripts/faults --explore
 
-faults: deps ## Plant each fault of tests/faults in a copy (40 min); fail when no test notices it
+faults: deps ## Plant each fault of tests/faults in a copy (an hour); fail when no test notices it
 	@scripts/faults
 
 bench: module ## Measure on each of SERVERS and write docs/benchmarks.md and its tables; fail when a limit is passed

@@ -239,7 +239,8 @@ impl LockStore for Keyspace<'_> {
     fn commit(&mut self, at: usize, effect: &Effect<'_>, event: Event) {
         let ctx = self.access.ctx();
         let &mut OpenKey { name, key: Some(ref mut key) } = &mut self.open[at] else { return };
-        let changed = change(key, effect);
+        // Another module may have put something else there since it was opened.
+        let Some(changed) = change(key, effect) else { return };
         if !self.has_listeners {
             ctx.count_change();
         } else if !(changed.is_gone && ctx.replicate_removal(name)) {
@@ -292,9 +293,9 @@ impl LockStore for Keyspace<'_> {
     }
 }
 
-/// Makes an effect on a stored lock, and nothing else: this is all that a replica does.
+/// Makes an effect on a stored lock, and nothing else: this is all that a replica does. `None` if the key has another type.
 #[inline(always)]
-pub fn change(key: &mut LockKey<'_>, effect: &Effect<'_>) -> Changed {
+pub fn change(key: &mut LockKey<'_>, effect: &Effect<'_>) -> Option<Changed> {
     match key.get_mut() {
         Opened::Lock(lock) => {
             let applied = lock.apply(effect);
@@ -320,18 +321,18 @@ pub fn change(key: &mut LockKey<'_>, effect: &Effect<'_>) -> Changed {
                     key.expire_at_ms(last_ms);
                 }
             }
-            Changed { ended, had_expired: applied.had_expired, is_new: false, is_gone: applied.is_empty }
+            Some(Changed { ended, had_expired: applied.had_expired, is_new: false, is_gone: applied.is_empty })
         }
         Opened::Empty => {
-            let Some(lock) = Lock::born_of(effect).map(boxed) else { return Changed::default() };
+            let Some(lock) = Lock::born_of(effect).map(boxed) else { return Some(Changed::default()) };
             let last_ms = lock.last_deadline_ms();
             key.set(lock);
             if !effect.is_rewritten() {
                 key.expire_at_ms(last_ms);
             }
-            Changed { is_new: true, ..Changed::default() }
+            Some(Changed { is_new: true, ..Changed::default() })
         }
-        Opened::OtherType => Changed::default(),
+        Opened::OtherType => None,
     }
 }
 

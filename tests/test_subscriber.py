@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from harness import Locks, MakeServer, Server, now_ms, wait_past
+from harness.replication import replica_of, wait_synced
 from harness.settings import REPOSITORY
 from harness.waiting import HOUR, Line
 
@@ -95,3 +96,21 @@ def test_keys_that_go_meanwhile_are_stored_anew(server: Server, order: str, some
     assert all(locks.pttl(name, "me") > 0 for name in ("a", "b", "c"))
     assert client.execute_command("SLOCK.MUNLOCK", 3, "a", "b", "c", "me", "FENCE", fence) == 3
     assert client.exists("a", "b", "c") == 0
+
+
+def test_no_replica_is_told_of_a_lock_that_another_type_has_replaced(
+    server: Server, make_server: MakeServer
+) -> None:
+    """MLOCK has opened `b` when it stores `a`, and then a string takes its place."""
+    client, locks = server.client(), Locks(server.client())
+    replica = make_server()
+    replica_of(replica, server)
+    before = locks.lock("b", "me", HOUR)
+    client.set("text", "of another")
+    client.set("order:a", "RENAME text b")
+    fence = client.execute_command("SLOCK.MLOCK", 2, "a", "b", "me", HOUR)
+    assert client.get("b") == b"of another" and locks.check("a", fence) == 1
+    wait_synced(server, replica)
+    # Commands that another module calls reach no replica unless it says so.
+    told = Locks(replica.client())
+    assert (told.check("a", fence), told.check("b", fence), told.check("b", before)) == (1, 0, 1)

@@ -8,13 +8,12 @@ from functools import partial
 import pytest
 from driver.agent import Agent
 from driver.fixtures import GetWorld, StartAgent
-from driver.languages import LANGUAGES, each_language
+from driver.languages import each_language
 from driver.world import World
 
 from harness import rounds, stays, wait_until
 
 HOUR = 3_600_000
-NOTIFIED = [one for one in each_language("test_waiters_share_connections") if LANGUAGES[one.id].notifies]
 
 
 def _open(agent: Agent, world: World) -> str:
@@ -29,7 +28,7 @@ def _slock(world: World, field: str) -> int:
     return int(next(line.split(":")[1] for line in lines if line.startswith(f"{field}:")))
 
 
-@pytest.mark.parametrize("name", NOTIFIED)
+@pytest.mark.parametrize("name", each_language("test_waiters_share_connections"))
 def test_waiters_share_connections(name: str, start_agent: StartAgent, get_world: GetWorld) -> None:
     agent, world = start_agent(name), get_world("own")
     server, tasks = world.servers["main"], rounds(1000, 5000)

@@ -13,10 +13,9 @@ from driver.scenario import Scenario, scenarios
 
 
 def _parameters() -> Iterator[object]:
-    for name, language in LANGUAGES.items():
-        own = [one for one in scenarios() if language.notifies or not one.notify]
-        in_memory = [one.in_memory() for one in own if one.runs_in_memory()]
-        for scenario in own + in_memory:
+    for name in LANGUAGES:
+        in_memory = [one.in_memory() for one in scenarios() if one.runs_in_memory()]
+        for scenario in scenarios() + in_memory:
             marks = known.marks(name, scenario.name)
             yield pytest.param(name, scenario, id=f"{name}: {scenario.name}", marks=marks)
 

@@ -159,10 +159,7 @@ const ofLocks = {
     return {names: (await locks.queues()).map(({key}) => key)};
   },
   async block(one, fields, signal) {
-    await request(one, fields).run((ends, hold) => {
-      if (fields.hold) holds.set(fields.hold, hold);
-      return sleep(fields.work_ms, undefined, {signal: ends});
-    }, {signal});
+    await request(one, fields).run((ends) => sleep(fields.work_ms, undefined, {signal: ends}), {signal});
     return {};
   },
   async work(one, fields) {

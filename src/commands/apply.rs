@@ -14,7 +14,7 @@ use crate::errors::error_reply;
 use crate::keyspace;
 use crate::replication::{deadline_is_plausible, fence_is_plausible};
 use crate::runtime::{self, notice};
-use crate::server::{Ctx, LockKey, Opened, Reply, Str};
+use crate::server::{Ctx, LockKey, Reply, Str};
 use crate::state::STATE;
 
 pub fn apply(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
@@ -61,10 +61,7 @@ fn run(ctx: Ctx<'_>, key: Str<'_>, change: &[u8], meta: &[u8]) -> Result<(), Rep
 
 fn change_lock(ctx: Ctx<'_>, key: Str<'_>, effect: &Effect<'_>) -> Result<(), Reply> {
     let mut open = LockKey::open(ctx, key);
-    if let Opened::OtherType = open.get() {
-        return Err(error_reply(&LockError::WrongType));
-    }
-    let changed = keyspace::change(&mut open, effect);
+    let changed = keyspace::change(&mut open, effect).ok_or_else(|| error_reply(&LockError::WrongType))?;
     drop(open);
     ctx.signal_modified(key);
     if changed.is_gone {

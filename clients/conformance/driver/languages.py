@@ -34,8 +34,6 @@ class Language:
     name: str
     command: Callable[[bool], list[str]]
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    # Whether it waits by NOTIFY, not by a blocked connection.
-    notifies: bool = True
 
     def build(self, optimized: bool = False) -> list[str]:
         """The command that starts the agent, which is built once; `optimized` is for measurements."""

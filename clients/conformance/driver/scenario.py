@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import rounds
-
 TABLE = Path(__file__).resolve().parents[1] / "scenarios.json"
 
 Step = dict[str, Any]
@@ -30,10 +28,8 @@ class Scenario:
     world: str = "shared"
     open: dict[str, Any] = field(default_factory=dict)
     proxy: bool = False
-    notify: bool = False
     other: dict[str, str] = field(default_factory=dict)
     own_agent: bool = False
-    thorough: bool = False
 
     def in_memory(self) -> Scenario:
         """The same with the memory transport of the library."""
@@ -58,4 +54,4 @@ def scenarios() -> list[Scenario]:
         rows = [Scenario(**row) for row in json.load(table)]
     names = [row.name for row in rows]
     assert len(set(names)) == len(names), "two scenarios have one name"
-    return [row for row in rows if not row.thorough or rounds(0, 1)]
+    return rows

@@ -302,9 +302,6 @@ public final class Agent {
         return Map.of("released", o.locker.release(r.allKeys(), r.token));
       case "block":
         return r.request(o.locker).run(held -> {
-          if (r.hold != null) {
-            holds.put(r.hold, held);
-          }
           Thread.sleep(r.workMs);
           return Map.of();
         });
