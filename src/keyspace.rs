@@ -321,7 +321,12 @@ pub fn change(key: &mut LockKey<'_>, effect: &Effect<'_>) -> Option<Changed> {
                     key.expire_at_ms(last_ms);
                 }
             }
-            Some(Changed { ended, had_expired: applied.had_expired, is_new: false, is_gone: applied.is_empty })
+            Some(Changed {
+                ended,
+                had_expired: applied.had_expired,
+                is_new: false,
+                is_gone: applied.is_empty,
+            })
         }
         Opened::Empty => {
             let Some(lock) = Lock::born_of(effect).map(boxed) else { return Some(Changed::default()) };

@@ -15,7 +15,7 @@
 //! | `errors` | how a refusal is worded |
 //! | `settings`, `report` | `CONFIG` and `INFO` |
 //! | `shared` | numbers and flags for any callback |
-//! | `server` | the module API, and all `unsafe` code |
+//! | `server` | the module API, and all `unsafe` code but the entry point, which is here |
 //!
 //! A request travels one way: `commands` parses it, the core's manager decides, `keyspace` applies the
 //! effect to the stored lock, replicates and announces it, and the command answers. Those who waited for that are

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use crate::ids::{LockId, UserName};
 use crate::mode::Mode;
 
-/// Why a request cannot be granted however long it waits.
+/// Why a request ends without a grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LockError {
     /// The key holds another type.

@@ -20,9 +20,9 @@ pub trait LockStore {
     /// What stands under the name at this position.
     fn get(&self, at: usize) -> Lookup<'_>;
 
-    /// Makes an effect on the lock at this position last, and makes it known to replicas, the log and subscribers. A `Hold` makes the lock if
-    /// there is none; a lock that is left without holders goes. Only where [`LockStore::get`] gave
-    /// [`Lookup::Lock`]; then it cannot fail.
+    /// Makes an effect on the lock at this position, and makes it known to replicas, the log and subscribers. A `Hold`
+    /// makes the lock if there is none; a lock that is left without holders goes. Only where [`LockStore::get`] gave
+    /// [`Lookup::Lock`]. If another module has put another type there since, nothing happens.
     fn commit(&mut self, at: usize, effect: &Effect<'_>, event: Event);
 
     /// When the key at this position goes by itself, in Unix milliseconds, if it has an expiry.
@@ -31,7 +31,7 @@ pub trait LockStore {
     /// Ends the operation.
     fn close(&mut self);
 
-    /// The lock under any name, to look at only, beside what is open. The search for deadlocks asks.
+    /// The lock under any name, to look at only, beside what is open.
     fn peek(&mut self, id: LockIdRef<'_>) -> Option<&Lock>;
 }
 

@@ -3,7 +3,7 @@
 //! `APPLY`: what replicas and the log run. Not for applications. The form is described in
 //! `slock_core::wire`.
 //!
-//! Nothing is decided here, no clock is read, nobody is blocked, and to apply a command twice is to
+//! Nothing is decided here, no clock is read to change a lock, nobody is blocked, and to apply a command twice is to
 //! apply it once.
 
 use slock_core::wire::{self, Message};

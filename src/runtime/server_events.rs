@@ -4,10 +4,10 @@
 //!
 //! | event | who waits |
 //! |---|---|
-//! | a lock is removed in any way (`DEL`, expiry, eviction, `SET`, `RENAME`, `MOVE`, ...) | goes on waiting; the first is granted at the end of this turn, or gets `WRONGTYPE` if another type is there |
+//! | a lock is removed in any way (`DEL`, expiry, eviction, `SET`, `RENAME`, `MOVE`, ...) | goes on waiting; the first is granted at the end of this turn, or gets `WRONGTYPE` |
 //! | a lock appears by `RESTORE` or `COPY` | is looked at again |
 //! | anything else happens to a key | the server does not report it: see `LOOK_EVERY_MS` in `working_state` |
-//! | `FLUSHALL`, `FLUSHDB` | goes on waiting: the locks are free, and the first at each name is granted at the end of this turn |
+//! | `FLUSHALL`, `FLUSHDB` | goes on waiting; the first at each name is granted from the end of this turn on, in slices |
 //! | `SWAPDB` | is looked at again, at each name of both databases, beside the locks that are there now |
 //! | a connection closes | its own request leaves the queue; its EPHEMERAL holds end, and the next is granted |
 //! | this server becomes a replica | fails with `UNBLOCKED` |

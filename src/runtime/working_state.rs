@@ -33,7 +33,7 @@ pub struct Runtime {
     pub started_ms: u64,
     /// Whether the server may evict locks.
     pub may_evict: bool,
-    /// The look for channels without a subscriber; see `notify`.
+    /// The look for channels without a subscriber; see `end_of_turn`.
     pub channels: Sweep<Rc<[u8]>>,
     /// The look at the names that are waited for; see `end_of_turn`.
     pub names: Sweep<NamePosition>,

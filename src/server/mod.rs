@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The thin layer that speaks to the server, and the only place with `unsafe` code.
+//! The thin layer that speaks to the server, and the only place with `unsafe` code beside the entry point in `lib.rs`.
 //!
 //! It wraps the module API in types that cannot outlive what the server lends: a [`Ctx`] lives for a
 //! callback, a [`LockKey`] for a look at the keyspace, a [`Str`] for a command. It makes no

@@ -62,7 +62,8 @@ pub struct Applied {
     pub replaced: Option<Box<Lock>>,
 }
 
-/// A lock that somebody holds or held. It is never without holders.
+/// A lock that somebody holds or held. It is without holders only between the effect that removes the last one and the
+/// removal of its key.
 #[derive(Clone, Debug)]
 pub struct Lock {
     mode: Mode,
@@ -163,7 +164,7 @@ impl Lock {
         self.holders.len()
     }
 
-    /// Never: a lock without holders does not exist.
+    /// Only after an effect that left nobody, until the key is removed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.holders.is_empty()

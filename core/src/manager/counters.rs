@@ -9,13 +9,13 @@ use crate::distribution::Distribution;
 pub struct Counters {
     /// Requests that were given a new hold. A refresh is not counted.
     pub grants: u64,
-    /// Requests answered 0 because they did not want to wait.
+    /// Requests answered 0 because they did not want to wait. (One that only refreshes is not counted.)
     pub refusals: u64,
     /// Of `grants`, those that waited for it.
     pub handoffs: u64,
     /// Holds that were released by their owners or ended with their connections.
     pub releases: u64,
-    /// Requests that waited in vain.
+    /// Requests whose time ran out while they waited.
     pub wait_timeouts: u64,
     /// Requests that were withdrawn by [`LockManager::cancel`](super::LockManager::cancel) or
     /// [`LockManager::end`](super::LockManager::end).

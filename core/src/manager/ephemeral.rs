@@ -2,11 +2,14 @@
 
 //! Which hold ends with which connection.
 //!
-//! A hold is known by its fence, which no other hold ever has. So an entry that has become stale, because
+//! A hold is known by its fence, which only a copy of its lock shares. So an entry that has become stale, because
 //! its hold expired or its key was deleted or renamed, leads to nothing and does no harm; each entry is looked
 //! at within a minute.
 //!
 //! It is this server's alone: neither stored nor replicated, for the connection is neither.
+//!
+//! A hold takes three entries in trees, each in logarithmic time, and some 600 bytes. While there is any, each command
+//! asks when to look next, and each commit looks at what it drops.
 
 use std::collections::{BTreeMap, BTreeSet};
 

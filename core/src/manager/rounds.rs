@@ -94,6 +94,7 @@ impl LockManager {
     /// Ends waits as [`LockManager::serve_queues`] does, and leaves those behind them to it. This much can be done while no
     /// lock may be changed.
     pub fn end_waits(&mut self, slice: &mut impl TimeSlice) {
+        // One step of each: `||` would leave the second to last.
         while slice.has_room(self.answers.len())
             && slice.now().is_some_and(|now| self.end_next_wait(now) | self.leave_next())
         {}

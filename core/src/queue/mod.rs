@@ -15,7 +15,7 @@
 //! behind it could be served before it anyway. So neither readers nor writers starve. (Strict FIFO
 //! hand-off is what tokio's `batch_semaphore` does and what parking_lot calls a fair unlock.)
 //!
-//! This file keeps the order and the look-up tables, each step in logarithmic time. Tables are trees,
+//! This module keeps the order and the look-up tables, each step in logarithmic time. Tables are trees,
 //! which grow by a node at a time: no request pays for the growth of a table. (Only the list of those that leave
 //! is in one piece: it has 24 bytes for each channel or connection.) It decides nothing; `manager` does.
 
@@ -44,9 +44,10 @@ use crate::limits::NAMES_MAX;
 use crate::mode::{Mode, Want};
 use crate::request::{Claim, Request, Terms};
 
+pub(crate) use channels::Leaves;
 pub(crate) use one_queue::Queue;
 use tables::{Channels, Moments, Places};
-pub(crate) use tables::{Leaves, QueueId, TokenId};
+pub(crate) use tables::{QueueId, TokenId};
 
 /// A request that waits.
 #[derive(Clone, Debug)]
@@ -122,7 +123,7 @@ pub struct Waitlist {
     queues: BTreeMap<QueueId, Box<Queue>>,
     /// By database and name.
     queue_ids: BTreeMap<i32, BTreeMap<Rc<[u8]>, QueueId>>,
-    /// Each token, while any of its requests waits,
+    /// Each token, while any of its requests waits (a map, because only that finds a key by its bytes and gives it),
     tokens: BTreeMap<Rc<[u8]>, ()>,
     /// and these requests.
     by_token: BTreeSet<(TokenId, RequestId)>,

@@ -1,5 +1,6 @@
 //! Which connection a hold ends with: the one that acquired it, and no later one; and when it ends.
 
+use super::heap::growth_of;
 use super::memory_store::id;
 use super::parts::{READ, UPGRADE, WRITE};
 use super::scene::Scene;
@@ -164,4 +165,27 @@ fn a_server_that_no_longer_decides_ends_nothing() {
     assert!(!scene.manager.has_work() && scene.due_in().is_none());
     scene.serves();
     assert_eq!(scene.held("a"), ["A writes"]);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
+fn a_hold_that_ends_with_a_connection_costs_at_most_650_bytes_more() {
+    const HOLDS: usize = 10_000;
+    let mut scene = Scene::new();
+    let mut taken = |kind: &str, is_bound: bool| {
+        let takes = || {
+            for number in 0..HOLDS {
+                scene.connection = is_bound.then_some(number as u64 + 1);
+                scene.takes(
+                    &format!("{kind}:{number:08}"),
+                    &format!("0123456789abcdef0123456789ab{number:08}"),
+                    WRITE,
+                );
+            }
+        };
+        growth_of(takes).1
+    };
+    let (plain, bound) = (taken("plain", false), taken("bound", true));
+    let each = (bound - plain) / HOLDS.cast_signed();
+    assert!(each <= 650, "{each} bytes each");
 }
