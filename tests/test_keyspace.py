@@ -94,8 +94,8 @@ def test_a_lock_is_the_same_wherever_its_key_goes(server: Server, client: redis.
         assert locks.info("k") is None and locks.lock("k", "b", LONG) > max(fences)
 
 
-def test_a_lock_restored_without_an_expiry_gets_its_own(primary_and_replica: Pair) -> None:
-    """`RESTORE key 0 payload`, the usual form: the key expires at the last deadline, at replicas too."""
+def test_a_lock_that_comes_without_an_expiry_gets_its_own(primary_and_replica: Pair) -> None:
+    """`RESTORE key 0 payload`, the usual form, and a copy: the key expires at the last deadline, at replicas too."""
     primary, replica = primary_and_replica
     client = primary.client()
     locks = Locks(client)
@@ -107,12 +107,15 @@ def test_a_lock_restored_without_an_expiry_gets_its_own(primary_and_replica: Pai
     dead, end = client.dump("dead"), client.pexpiretime("dead")
     client.restore("other", 0, payload)
     assert lock_state(client, "other") == before
+    client.persist("other")
+    client.copy("other", "copy")
+    assert lock_state(client, "copy") == before
     wait_past(client, end)
     client.restore("dead", 0, dead, replace=True)
     wait_until(lambda: not client.exists("dead"), what="the key to be collected")
     wait_synced(primary, replica)
-    assert lock_state(replica.client(), "other") == before == lock_state(replica.client(), "k")
-    assert replica.client().dbsize() == client.dbsize() == 2
+    assert lock_state(replica.client(), "copy") == before == lock_state(replica.client(), "k")
+    assert replica.client().dbsize() == client.dbsize() == 3
     client.restore("dead", 0, dead)
     client.restore("longer", LONG, dead)
     for key in ("dead", "longer"):
