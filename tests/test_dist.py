@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -24,15 +23,21 @@ from harness.settings import REPOSITORY, free_port, module_path
 from harness.waiting import HOUR
 
 README = REPOSITORY / "README.md"
-STATIC = REPOSITORY / f"target/{platform.machine()}-unknown-linux-musl/debug/slock"
 
 
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def static() -> subprocess.CompletedProcess[str]:
+    """The path of the program without a C library, or why there is none. The build may be under way."""
+    command = ["bash", "-c", ". scripts/common.sh && build_static"]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=900)
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory, static: subprocess.CompletedProcess[str]) -> Path:
     """The folder with what `scripts/dist` makes of the program and the module under test."""
     directory = tmp_path_factory.mktemp("dist")
-    static = STATIC if STATIC.exists() else program()
-    parts = {"SLOCK_CLI": program(), "SLOCK_STATIC": static, "SLOCK_MODULE": module_path()}
+    path = program() if static.returncode else REPOSITORY / static.stdout.strip()
+    parts = {"SLOCK_CLI": program(), "SLOCK_STATIC": path, "SLOCK_MODULE": module_path()}
     environment = {**os.environ, "DIST": str(directory), **{name: str(path) for name, path in parts.items()}}
     # As somebody whose new files nobody else can read.
     subprocess.run([REPOSITORY / "scripts/dist"], env=environment, check=True, timeout=600, umask=0o077)
@@ -187,10 +192,12 @@ def test_the_package_is_that_of_the_readme(packages: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def packed(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed(
+    packages: Path, static: subprocess.CompletedProcess[str], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A root directory with the program of the tarball, and nothing else."""
-    if not STATIC.exists():
-        pytest.skip(f"there is no {STATIC.relative_to(REPOSITORY)}: scripts/test says why")
+    if static.returncode:
+        pytest.skip(static.stderr)
     root = tmp_path_factory.mktemp("root")
     if subprocess.run([*_within(Path("/")), shutil.which("true") or "true"], capture_output=True).returncode:
         pytest.skip("this machine does not let its users change the root directory")

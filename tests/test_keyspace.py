@@ -95,7 +95,7 @@ def test_a_lock_is_the_same_wherever_its_key_goes(server: Server, client: redis.
 
 
 def test_a_lock_that_comes_without_an_expiry_gets_its_own(primary_and_replica: Pair) -> None:
-    """`RESTORE key 0 payload`, the usual form, and a copy: the key expires at the last deadline, at replicas too."""
+    """By `RESTORE key 0 payload`, or as a copy: the key expires at the last deadline, at replicas too."""
     primary, replica = primary_and_replica
     client = primary.client()
     locks = Locks(client)
