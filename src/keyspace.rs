@@ -6,8 +6,8 @@
 //! value, the key's expiry, the replication stream, `WATCH`. The announcement comes last, when the runtime
 //! is free again: a subscriber may run commands, also ours.
 //!
-//! To open a key can expire it, and to store a lock makes a new key. Then a subscriber of another module may run commands
-//! that remove locks which an operation has open. The type's callbacks report that: see [`note_change`].
+//! To open a key can expire it, and to store a lock makes a new key. Then a subscriber of another module may run
+//! commands that remove locks which an operation has open. The type's callbacks report that: see [`note_change`].
 
 use std::cell::RefCell;
 
@@ -293,7 +293,8 @@ impl LockStore for Keyspace<'_> {
     }
 }
 
-/// Makes an effect on a stored lock, and nothing else: this is all that a replica does. `None` if the key has another type.
+/// Makes an effect on a stored lock, and nothing else: this is all that a replica does. `None` if the key has another
+/// type.
 #[inline(always)]
 pub fn change(key: &mut LockKey<'_>, effect: &Effect<'_>) -> Option<Changed> {
     match key.get_mut() {

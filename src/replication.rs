@@ -34,9 +34,9 @@ use slock_core::{Effect, wire};
 use crate::server::{Ctx, Str, now};
 use crate::state::{STATE, TTL_MAX_MS};
 
-/// How far beyond what this server could give now a fence or a deadline may be that comes from outside: another server's
-/// clock may be ahead so much. All further fences are given above such a fence; so a fence years ahead would have storage
-/// refuse every owner after a failover to a server that has not seen it.
+/// How far beyond what this server could give now a fence or a deadline may be that comes from outside: another
+/// server's clock may be ahead so much. All further fences are given above such a fence; so a fence years ahead would
+/// have storage refuse every owner after a failover to a server that has not seen it.
 const AHEAD_MAX_MS: u64 = 3_600_000;
 
 /// A replica that takes writes cannot tell a `RESTORE` of its primary from one of a client. So much further
@@ -59,8 +59,8 @@ pub fn has_listeners(ctx: Ctx<'_>) -> bool {
     STATE.has_listeners.get()
 }
 
-/// Whether a fence that comes from outside can be a real one: this server has given or seen a later one, or its clock comes
-/// to it soon. (Not the last fence and an hour more: then each would let in one that is later by an hour.)
+/// Whether a fence that comes from outside can be a real one: this server has given or seen a later one, or its clock
+/// comes to it soon. (Not the last fence and an hour more: then each would let in one that is later by an hour.)
 pub fn fence_is_plausible(fence: u64) -> bool {
     fence <= STATE.last_fence.get() || fence <= soon_ms().saturating_mul(1000)
 }

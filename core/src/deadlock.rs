@@ -47,7 +47,8 @@ const STEPS_LATER: usize = 1000;
 /// Owners that wait for each other.
 #[derive(Debug)]
 pub(crate) struct Cycle {
-    /// Whose request waits where for that of the step before it. The last step is that of the owner the search began with.
+    /// Whose request waits where for that of the step before it. The last step is that of the owner the search began
+    /// with.
     steps: Vec<(RequestId, QueueId)>,
     /// The request that came last, and its step.
     pub(crate) youngest: (RequestId, usize),

@@ -12,9 +12,10 @@ use crate::mode::Mode;
 
 /// One change of one lock.
 ///
-/// First holders whose deadlines are at or before `at_ms` are dropped, the earliest deadline first, among equal ones the
-/// lowest fence, and [`DROPPED_AT_ONCE`](crate::limits::DROPPED_AT_ONCE) at most. Then the change is made. The dropping
-/// is part of the effect so that a primary and its replicas agree to the byte: nobody tidies up by a clock of their own.
+/// First holders whose deadlines are at or before `at_ms` are dropped, the earliest deadline first, among equal ones
+/// the lowest fence, and [`DROPPED_AT_ONCE`](crate::limits::DROPPED_AT_ONCE) at most. Then the change is made. The
+/// dropping is part of the effect so that a primary and its replicas agree to the byte: nobody tidies up by a clock of
+/// their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effect<'a> {
     /// When the effect was decided, in Unix milliseconds. 0 drops nobody.

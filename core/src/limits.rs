@@ -20,9 +20,9 @@ pub const NAMES_MAX: usize = 1024;
 /// (by `RENAME`, say) can still be released.
 pub const NAME_MAX_BYTES: usize = 1024;
 
-/// The most places in queues that the waiting requests of one token by one user may have. An owner who waits for more is
-/// a mistake, and so is a token that many share. It is as many as one request may need, and so few that all of them can
-/// be left in one step.
+/// The most places in queues that the waiting requests of one token by one user may have. An owner who waits for more
+/// is a mistake, and so is a token that many share. It is as many as one request may need, and so few that all of them
+/// can be left in one step.
 pub const PLACES_OF_TOKEN_MAX: usize = NAMES_MAX;
 
 /// An effect drops so many of the holders that have ended, at most. What remains in the table holds nothing, and goes

@@ -169,7 +169,8 @@ impl<'a> Args<'a> {
         fence("fence", self.required()?)
     }
 
-    /// The options that are left: of those that begin with these words, in any order, each at most once, and nothing else.
+    /// The options that are left: of those that begin with these words, in any order, each at most once, and nothing
+    /// else.
     #[inline(always)]
     pub fn options(&mut self, taken: &[&'static str]) -> Result<Options<'a>, Reply> {
         let mut options = Options::default();

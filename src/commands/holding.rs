@@ -15,8 +15,8 @@
 //! ```
 //!
 //! With `FENCE` only the hold with this fence is meant: where the token holds by another one, it is as if it held
-//! nothing. With `REFUSE` the acquisition ends as a whole: see `LockManager::end`. With `REASON` a release goes into the
-//! server's log.
+//! nothing. With `REFUSE` the acquisition ends as a whole: see `LockManager::end`. With `REASON` a release goes into
+//! the server's log.
 
 use slock_core::{Extension, HoldRef, Mode};
 

@@ -10,8 +10,8 @@
 //! SLOCK.MRLOCK  numkeys key [key ...] token ttl-ms, and the options of RLOCK
 //! ```
 //!
-//! The reply is the fence, or 0 when refused or when the wait ran out. With `NOTIFY`, a request that has to wait gets null at
-//! once, and when its wait ends, one message on the channel: the fence, 0 or the code of an error, and the tag.
+//! The reply is the fence, or 0 when refused or when the wait ran out. With `NOTIFY`, a request that has to wait gets
+//! null at once, and when its wait ends, one message on the channel: the fence, 0 or the code of an error, and the tag.
 
 use std::num::NonZeroU64;
 

@@ -2,11 +2,11 @@
 
 //! The end of a turn of the event loop, by a timer: here, and nowhere else, the core is told to serve those who wait.
 //!
-//! It runs at the end of the turn of the event loop in which something changed, whatever it was: a release, a
-//! deleted key, a flush, a closed connection, a deadline. A request whose client the server has given up by then
-//! is not in the queue any more. (A server that reads in this very turn that a client has closed its
-//! connection gives it up only after its timers.) A grant is made, replicated and answered in this one step, and from then on it is
-//! final: if the client is lost before it reads the reply, the hold stays until its ttl.
+//! It runs at the end of the turn of the event loop in which something changed, whatever it was: a release, a deleted
+//! key, a flush, a closed connection, a deadline. A request whose client the server has given up by then is not in the
+//! queue any more. (A server that reads in this very turn that a client has closed its connection gives it up only
+//! after its timers.) A grant is made, replicated and answered in this one step, and from then on it is final: if the
+//! client is lost before it reads the reply, the hold stays until its ttl.
 //!
 //! A grant made anywhere earlier would be worse off. Inside a notification or a flush event it would be
 //! replicated *before* the command that caused it. Inside the command that frees the lock, its client could
@@ -29,8 +29,9 @@ use crate::state::STATE;
 /// clients and to send replies.)
 const SLICE: Duration = Duration::from_micros(1500);
 
-/// So many are answered in one turn: to wake a client, or to publish a message, takes the server longer than it takes to
-/// end a wait. A command can end more waits at once, which are answered in the next turns; nobody is granted before that.
+/// So many are answered in one turn: to wake a client, or to publish a message, takes the server longer than it takes
+/// to end a wait. A command can end more waits at once, which are answered in the next turns; nobody is granted before
+/// that.
 const ANSWERS_AT_ONCE: usize = 128;
 
 /// Of this, so much at most for locks that came by `RESTORE`.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! When the queues are to be served next: at the end of this turn of the event loop, or at a moment. And looks at all of
-//! a crowd now and then.
+//! When the queues are to be served next: at the end of this turn of the event loop, or at a moment. And looks at all
+//! of a crowd now and then.
 //!
 //! There are at most two timers, one of each kind. A call that comes early finds nothing to do and
 //! schedules the next call.
@@ -58,8 +58,8 @@ impl Schedule {
         self.at_next_slice();
     }
 
-    /// Calls `on_soon`, from within a timer, a millisecond later: what is left of the work of one turn leaves the server
-    /// time for commands.
+    /// Calls `on_soon`, from within a timer, a millisecond later: what is left of the work of one turn leaves the
+    /// server time for commands.
     pub fn at_next_slice(&mut self) {
         if self.soon.is_none() {
             let now_ms = monotonic_ms();
@@ -90,8 +90,8 @@ impl Schedule {
     }
 
     /// Makes the server look at its timers before it sleeps. Redis 7.0 decides how long to sleep and then does its work
-    /// before the sleep (`beforeSleep`), in which commands run too: of clients that were unblocked, and with I/O threads of
-    /// any. It would see a timer that is started there after the sleep only.
+    /// before the sleep (`beforeSleep`), in which commands run too: of clients that were unblocked, and with I/O
+    /// threads of any. It would see a timer that is started there after the sleep only.
     fn wake(&self) {
         if !self.is_in_timer {
             wake_event_loop();

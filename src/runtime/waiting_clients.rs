@@ -25,8 +25,8 @@ pub struct WaitingClients {
 }
 
 impl WaitingClients {
-    /// Sends the end of a wait to its client or channel, if somebody is still there; not to a channel that the user may not
-    /// use any more. Only from a timer.
+    /// Sends the end of a wait to its client or channel, if somebody is still there; not to a channel that the user may
+    /// not use any more. Only from a timer.
     pub fn answer(&mut self, answer: Answer) {
         // Of a grant this was found right before.
         let may_tell = |channel: &[u8]| {

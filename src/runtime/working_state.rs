@@ -97,8 +97,8 @@ impl Runtime {
     }
 }
 
-/// How often the module looks at each name that is waited for, and around each owner that waits. Servers do not report to
-/// modules what comes under a free name, that a key expires earlier, or that a slot has gone.
+/// How often the module looks at each name that is waited for, and around each owner that waits. Servers do not report
+/// to modules what comes under a free name, that a key expires earlier, or that a slot has gone.
 pub const LOOK_EVERY_MS: u64 = 1000;
 
 /// What the server has told us while the runtime was in use: takes note of it.

@@ -7,7 +7,8 @@
 macro_rules! api {
     ($name:ident($($arg:expr),* $(,)?)) => {{
         // SAFETY: the server filled this entry at load (`missing_required` knows all calls that are made so, and
-        // refuses to load otherwise; the few that it needs itself, and `RM_StringPtrLen`, all servers have). For the arguments see above.
+        // refuses to load otherwise; the few that it needs itself, and `RM_StringPtrLen`, all servers have). For the
+        // arguments see above.
         unsafe { (redis_module::raw::$name.unwrap_unchecked())($($arg),*) }
     }};
 }

@@ -113,8 +113,8 @@ macro_rules! callbacks {
     ($($at:literal)*) => { [$(dispatch::<$at> as Callback),*] };
 }
 
-/// Registers every command, or says which one the server refused. All but those for administrators are in the ACL category,
-/// on servers that have such a thing.
+/// Registers every command, or says which one the server refused. All but those for administrators are in the ACL
+/// category, on servers that have such a thing.
 pub fn register(ctx: Ctx<'_>, commands: &'static [Command], category: &CStr) -> Result<(), String> {
     let commands = *COMMANDS.get_or_init(|| commands);
     let callbacks: [Callback; COMMANDS_MAX] =

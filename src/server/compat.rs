@@ -9,8 +9,8 @@ use redis_module::raw;
 
 use super::api::api;
 
-/// Calls without which the module cannot work: all that it makes (`tests/test_server_calls.py`), but the one by which it
-/// looks, and those that [`lacking`] tells of.
+/// Calls without which the module cannot work: all that it makes (`tests/test_server_calls.py`), but the one by which
+/// it looks, and those that [`lacking`] tells of.
 const REQUIRED: &str = "
     ACLCheckChannelPermissions ACLCheckCommandPermissions AvoidReplicaTraffic BlockClient
     Call CallReplyArrayElement CallReplyInteger CallReplyStringPtr CallReplyType CloseKey CreateCommand

@@ -17,8 +17,8 @@ pub fn log_notice(line: &str) {
     log(c"notice", line);
 }
 
-/// What a client chose, as a part of a line: without characters that would begin another line or hide a part of this one,
-/// and at most 256 characters of it, since the server cuts a line at about 1,000.
+/// What a client chose, as a part of a line: without characters that would begin another line or hide a part of this
+/// one, and at most 256 characters of it, since the server cuts a line at about 1,000.
 pub fn loggable(bytes: &[u8]) -> String {
     const MOST: usize = 256;
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * MOST)]);

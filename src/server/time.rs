@@ -44,9 +44,9 @@ fn read(clock: libc::clockid_t) -> (u64, u64) {
 pub type TimerId = u64;
 
 /// Calls `callback` once, `after_ms` from now, at the end of a turn of the event loop. Not for more than half an hour:
-/// Redis 7.0 multiplies the milliseconds until its next module timer by 1000 in 32 bits, and from 36 minutes on does not
-/// sleep until then. (The same happens after the wall clock was set back that far, until
-/// `Schedule::watch_clock` finds the timer late.)
+/// Redis 7.0 multiplies the milliseconds until its next module timer by 1000 in 32 bits, and from 36 minutes on does
+/// not sleep until then. (The same happens after the wall clock was set back that far, until `Schedule::watch_clock`
+/// finds the timer late.)
 pub fn start_timer(after_ms: u64, callback: fn(OwnCtx<'_>)) -> TimerId {
     debug_assert!(after_ms < 1_800_000);
     api!(RedisModule_CreateTimer(

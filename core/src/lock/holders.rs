@@ -347,8 +347,8 @@ impl Trees {
         Some(gone)
     }
 
-    /// Estimated: a node of the standard library's trees has room for 11 entries, and is filled to little more than a half
-    /// where what is new comes at the end, as deadlines and fences do.
+    /// Estimated: a node of the standard library's trees has room for 11 entries, and is filled to little more than a
+    /// half where what is new comes at the end, as deadlines and fences do.
     fn heap_bytes(&self) -> usize {
         const NODE_ROOM: usize = 11;
         const NODE_FILL: usize = 6;

@@ -58,7 +58,8 @@ pub struct Applied {
     pub ended: usize,
     /// All holders that there were are among them.
     pub had_expired: bool,
-    /// The lock as it was, where the new holder took the place of several: the others' time was up. For the caller to drop.
+    /// The lock as it was, where the new holder took the place of several: the others' time was up. For the caller to
+    /// drop.
     pub replaced: Option<Box<Lock>>,
 }
 

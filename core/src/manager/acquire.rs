@@ -71,8 +71,8 @@ impl LockManager {
         }
         let mut standing = Standing::NOWHERE;
         for at in 0..open.len() {
-            // An upgrade does not queue behind others: they cannot be served before it anyway. But the same on a channel is
-            // answered there.
+            // An upgrade does not queue behind others: they cannot be served before it anyway. But the same on a
+            // channel is answered there.
             let is_next = (claim.terms.want == Want::Upgrade && self.same_waiting(&open, request).is_none())
                 || self.waitlist.is_empty()
                 || self.waitlist.queue_at(open.id(at)).is_none();
@@ -213,8 +213,8 @@ impl LockManager {
         Ok(fence)
     }
 
-    /// Gives the hold with this fence at one name, where the token may hold the lock already. What it holds does not end
-    /// earlier for it, and keeps its metadata unless the request brings others.
+    /// Gives the hold with this fence at one name, where the token may hold the lock already. What it holds does not
+    /// end earlier for it, and keeps its metadata unless the request brings others.
     #[inline(never)]
     fn grant_to_holder(
         &mut self,
@@ -295,7 +295,8 @@ impl LockManager {
         Some(deadlock::between_upgrades(open.id(0), claim.token, &first.token, told_to.clone()))
     }
 
-    /// Checks that a user may have so many more places in queues with this token. One who asks for the same again has them.
+    /// Checks that a user may have so many more places in queues with this token. One who asks for the same again has
+    /// them.
     fn check_room(
         &self,
         places: usize,

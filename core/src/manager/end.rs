@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The end of an acquisition, whatever has become of it: its requests are withdrawn, its holds are released, and what it
-//! sent earlier and arrives later is refused.
+//! The end of an acquisition, whatever has become of it: its requests are withdrawn, its holds are released, and what
+//! it sent earlier and arrives later is refused.
 
 use std::collections::BTreeSet;
 use std::iter;
@@ -64,8 +64,8 @@ impl LockManager {
         Err(LockError::Revoked(left_ms))
     }
 
-    /// Cancels each request of `token` for these locks, alone or among others: its wait ends as if its time had run out.
-    /// How many there were.
+    /// Cancels each request of `token` for these locks, alone or among others: its wait ends as if its time had run
+    /// out. How many there were.
     fn withdraw_all<'n>(&mut self, locks: impl Iterator<Item = LockIdRef<'n>>, token: &[u8]) -> usize {
         let Some(own) = self.waitlist.token_id(token) else { return 0 };
         let queues: BTreeSet<QueueId> = locks.filter_map(|lock| self.waitlist.queue_at(lock)).collect();

@@ -156,9 +156,9 @@ impl LockManager {
         (left_ms > 0).then_some(left_ms)
     }
 
-    /// Has the first request of this queue looked at. That is due where a hold begins, ends or is to end earlier, and where
-    /// the first request leaves or changes: nothing else lets anybody in. A hold that is to end later is seen when the
-    /// moment comes at which it would have ended.
+    /// Has the first request of this queue looked at. That is due where a hold begins, ends or is to end earlier, and
+    /// where the first request leaves or changes: nothing else lets anybody in. A hold that is to end later is seen
+    /// when the moment comes at which it would have ended.
     pub(super) fn signal(&mut self, queue: QueueId) {
         if self.waitlist.set_ready(queue, true) {
             self.tasks.ready.push_back(queue);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What is looked at now and then of all that wait, because nothing reports it: names, and owners. The caller says when,
-//! and keeps how far the look has come.
+//! What is looked at now and then of all that wait, because nothing reports it: names, and owners. The caller says
+//! when, and keeps how far the look has come.
 
 use std::rc::Rc;
 
@@ -24,9 +24,9 @@ pub struct OwnerPosition(Rc<[u8]>);
 
 impl LockManager {
     /// Looks at the next name that is waited for, after the one that the last call came to; `None` at the end. It finds
-    /// what was not reported by [`LockManager::key_changed`]: another type or another lock under a name that was free, or
-    /// a name that this node of a cluster no longer serves. [`LockManager::serve_queues`] draws the consequences. To open
-    /// a key also has the server remove it if it has expired.
+    /// what was not reported by [`LockManager::key_changed`]: another type or another lock under a name that was free,
+    /// or a name that this node of a cluster no longer serves. [`LockManager::serve_queues`] draws the consequences. To
+    /// open a key also has the server remove it if it has expired.
     pub fn look_at_name(
         &mut self,
         store: &mut impl LockStore,
@@ -49,9 +49,9 @@ impl LockManager {
         Some(NamePosition(id))
     }
 
-    /// Looks around the next owner that waits, after the one that the last call came to; `None` at the end. The owner may
-    /// wait by now in a cycle that no request closed, or that was not found when one closed it: then the youngest request
-    /// of the cycle is refused. Or it may have got what it asks for in another way: then it is answered.
+    /// Looks around the next owner that waits, after the one that the last call came to; `None` at the end. The owner
+    /// may wait by now in a cycle that no request closed, or that was not found when one closed it: then the youngest
+    /// request of the cycle is refused. Or it may have got what it asks for in another way: then it is answered.
     pub fn look_at_owner(
         &mut self,
         store: &mut impl LockStore,

@@ -54,9 +54,9 @@ impl LockManager {
         self.waitlist.next_give_up_ms()
     }
 
-    /// Does what is due: ends waits that fail, have been long enough or have lost their channel or connection, ends holds
-    /// of connections that have closed, and grants requests at the front of queues that can be granted. One step of each
-    /// in each round, and in each the oldest first, so that many of one kind do not keep the others waiting.
+    /// Does what is due: ends waits that fail, have been long enough or have lost their channel or connection, ends
+    /// holds of connections that have closed, and grants requests at the front of queues that can be granted. One step
+    /// of each in each round, and in each the oldest first, so that many of one kind do not keep the others waiting.
     ///
     /// The cost is that of the requests granted, whatever the number of those that go on waiting: at each
     /// name only the front is looked at, until one cannot be granted.
@@ -91,8 +91,8 @@ impl LockManager {
         store.close();
     }
 
-    /// Ends waits as [`LockManager::serve_queues`] does, and leaves those behind them to it. This much can be done while no
-    /// lock may be changed.
+    /// Ends waits as [`LockManager::serve_queues`] does, and leaves those behind them to it. This much can be done
+    /// while no lock may be changed.
     pub fn end_waits(&mut self, slice: &mut impl TimeSlice) {
         // One step of each: `||` would leave the second to last.
         while slice.has_room(self.answers.len())

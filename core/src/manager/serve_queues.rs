@@ -107,8 +107,8 @@ impl LockManager {
         }
     }
 
-    /// Whether this request for many names, the first in this queue, has to wait here. Then none of the others has to be
-    /// opened, and it is noted when time alone lets it in.
+    /// Whether this request for many names, the first in this queue, has to wait here. Then none of the others has to
+    /// be opened, and it is noted when time alone lets it in.
     fn has_to_wait_at(
         &mut self,
         store: &mut impl LockStore,

@@ -12,7 +12,8 @@ use crate::queue::{QueueId, Waitlist};
 pub(super) struct Tasks {
     /// Queues whose first request has to be looked at, the first that changed first. Each stands here once.
     pub(super) ready: VecDeque<QueueId>,
-    /// Requests to look at, wherever they stand: those for several names, and others of tokens that were granted a lock.
+    /// Requests to look at, wherever they stand: those for several names, and others of tokens that were granted a
+    /// lock.
     pub(super) revisit: BTreeSet<RequestId>,
     /// How far the look at all queues has come, if one is under way.
     pub(super) after: Option<QueueId>,
