@@ -4,8 +4,7 @@
 
 use super::lock_manager::LockManager;
 use super::tasks::Tasks;
-use crate::outside::Clients;
-use crate::outside::LockStore;
+use crate::outside::{Clients, LockStore};
 use crate::timestamp::Timestamp;
 
 /// A part of the time of one thread.
