@@ -27,7 +27,7 @@ README = REPOSITORY / "README.md"
 
 @pytest.fixture(scope="module")
 def static() -> subprocess.CompletedProcess[str]:
-    """The path of the program without a C library, or why there is none. The build may be under way."""
+    """The path of the program without a C library, or why there is none. `make test` has built it before."""
     command = ["bash", "-c", ". scripts/common.sh && build_static"]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=900)
 
