@@ -139,8 +139,11 @@ export async function repeat<T extends object | void>(
 /** The pauses before the further attempt n after errors that pass. */
 export const afterErrors = (n: number): number => exponential(10, 1_000, n);
 
-/** Of two errors the later, unless it only says that nothing came. */
-export const moreTelling = (last: unknown, error: unknown): unknown => (last !== undefined && error instanceof SilentError ? last : error);
+/** Of two errors the later, unless it only says that nothing came in time, also by a limit of the Redis client library. */
+export function moreTelling(last: unknown, error: unknown): unknown {
+  const isLate = error instanceof SilentError || (!(error instanceof ReplyError) && /timed? ?out/i.test(String(error)));
+  return last !== undefined && isLate ? last : error;
+}
 
 /** The error of a call without a reply in time, or with none but replies after which it was sent again. */
 export function noAnswer(names: readonly string[], withinMs: number, last: unknown): NoAnswerError {

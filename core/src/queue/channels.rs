@@ -7,18 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::Rc;
 
-use super::{QueueId, Waiter, Waitlist};
+use super::{Leaves, QueueId, Waiter, Waitlist};
 use crate::ids::{ConnectionId, LockIdRef, RequestId, UserName};
 use crate::request::{ReplyTo, Request};
-
-/// Why a request leaves that is answered on a channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaves {
-    /// The channel has no subscriber.
-    NoSubscriber,
-    /// It ends with a connection, which has closed.
-    ConnectionClosed,
-}
 
 impl Waitlist {
     /// The name of a channel, as the others that are answered there share it, and the tag.

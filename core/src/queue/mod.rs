@@ -44,10 +44,9 @@ use crate::limits::NAMES_MAX;
 use crate::mode::{Mode, Want};
 use crate::request::{Claim, Request, Terms};
 
-pub(crate) use channels::Leaves;
 pub(crate) use one_queue::Queue;
 use tables::{Channels, Moments, Places};
-pub(crate) use tables::{QueueId, TokenId};
+pub(crate) use tables::{Leaves, QueueId, TokenId};
 
 /// A request that waits.
 #[derive(Clone, Debug)]

@@ -36,6 +36,15 @@ pub(super) struct Places {
     pub(super) of_user: BTreeMap<UserName, usize>,
 }
 
+/// Why a request leaves that is answered on a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    /// The channel has no subscriber.
+    NoSubscriber,
+    /// It ends with a connection, which has closed.
+    ConnectionClosed,
+}
+
 /// The number of a queue, never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct QueueId(pub(super) u64);

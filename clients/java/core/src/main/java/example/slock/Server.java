@@ -13,9 +13,11 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeoutException;
 import java.util.function.LongFunction;
+import java.util.regex.Pattern;
 
 /** One server, or one cluster: sends commands, repeats them, and delivers ends that nobody waits for. */
 final class Server implements Backend, Keeper {
+  private static final Pattern TIMED_OUT = Pattern.compile("timed? ?out", Pattern.CASE_INSENSITIVE);
   /** How long one try waits for its reply. Then the command is sent again, perhaps over another connection. */
   static final long TRY = 800 * Clock.MS;
   /** How many ends are on their way at once. During an outage the others cost their memory. */
@@ -73,9 +75,11 @@ final class Server implements Backend, Keeper {
     return Protocol.passes(error) && !isSilent(error) && !(error instanceof ErrorReply);
   }
 
-  /** The later of two errors, unless it only says that nothing came. */
+  /** The later of two errors, unless it only says that nothing came in time, also by a limit of the Redis client library. */
   static Throwable moreTelling(Throwable last, Throwable error) {
-    return last != null && isSilent(error) ? last : error;
+    boolean isLate = isSilent(error)
+        || !(error instanceof ErrorReply) && TIMED_OUT.matcher(String.valueOf(error.getMessage())).find();
+    return last != null && isLate ? last : error;
   }
 
   /** Sends one command once. An error reply is the error of the future. */
