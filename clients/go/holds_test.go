@@ -148,7 +148,7 @@ func TestRequestThatIsLate(t *testing.T) {
 		}
 		return send()
 	}
-	locks := slock.NewWith(f, slock.RetryFor(5*time.Millisecond))
+	locks := slock.NewWith(f, slock.RetryFor(500*time.Millisecond))
 	_, err := locks.Write("job").Lock(t.Context())
 	is(t, err, []error{slock.ErrNoAnswer}, "no reply")
 	_ = locks.Close() // waits for the end
