@@ -71,7 +71,7 @@ class Sentinels:
 
     def wait_until_replicated(self) -> None:
         """Waits until the former primary is a replica of the new one, and all Sentinels know it."""
-        wait_until(lambda: self._role(self.replica)[3:4] == [b"connected"], 40, f"{self.replica} to follow")
+        wait_until(lambda: self._role(self.replica)[3:4] == [b"connected"], 100, f"{self.replica} to follow")
         for port in self.ports:
             wait_until(lambda port=port: self._knows_all(port), 40, f"Sentinel {port} to know the replica")
 
