@@ -70,7 +70,8 @@ def test_fences_rise_over_failovers_by_sentinel(make_server: MakeServer) -> None
     settings = {"appendonly": True, "appendfsync": "always", "repl_backlog_size": "10mb"}
     first, second = (make_server(name=name, **settings) for name in ("first", "second"))
     replica_of(second, first)
-    timing = {"down_after_milliseconds": 500, "failover_timeout": 2000}
+    # More than a busy machine may stand still: else a server that lives would be replaced, too.
+    timing = {"down_after_milliseconds": 2000, "failover_timeout": 2000}
     with sentinel(first, replicas=1, **timing) as port:
         with RawConnection(port) as connection:
             connection.ok("SENTINEL", "DEBUG", "PING-PERIOD", 100, "INFO-PERIOD", 200, "PUBLISH-PERIOD", 200)

@@ -8,7 +8,7 @@
 //! | `holding` | `UNLOCK`, `RUNLOCK`, `EXTEND`, `DOWNGRADE`, `MUNLOCK`, `MEXTEND`: what a holder does |
 //! | `inspect` | `PTTL`, `MPTTL`, `CHECK`, `INFO`: what only looks |
 //! | `queue` | `QUEUES`, `CANCEL`: what concerns those who wait |
-//! | `apply` | `APPLY`: what replicas run, and who loads the log |
+//! | `apply` | `APPLY`: what a replica runs, and a server that loads its log |
 //! | `args` | reading arguments, and the errors that name them |
 
 mod apply;

@@ -3,8 +3,8 @@
 //! What concerns those who wait: `QUEUES`, `CANCEL`.
 //!
 //! ```text
-//! SLOCK.QUEUES [COUNT n] [CURSOR c]   the next cursor, and where somebody waits, the longest wait first: an array of
-//! maps SLOCK.CANCEL key token  how many waiting requests of the token were cancelled
+//! SLOCK.QUEUES [COUNT n] [CURSOR c]   the next cursor, and an array of maps: where somebody waits, the longest wait first
+//! SLOCK.CANCEL key token              how many waiting requests of the token were cancelled
 //! ```
 
 use slock_core::{Holder, LockIdRef, LockStore, QueueSummary};

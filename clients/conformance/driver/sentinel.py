@@ -30,7 +30,8 @@ class Sentinels:
             config.write_text(
                 f"port {port}\nbind 127.0.0.1\ndir {self._directory.name}\n"
                 f"sentinel monitor {SERVICE} 127.0.0.1 {self.primary.port} 2\n"
-                f"sentinel down-after-milliseconds {SERVICE} 500\n"
+                # A machine that stands still for a second must not look as if the new primary had died, too.
+                f"sentinel down-after-milliseconds {SERVICE} 2000\n"
                 f"sentinel failover-timeout {SERVICE} 3000\n"
             )
             self._processes.append(
@@ -71,7 +72,7 @@ class Sentinels:
 
     def wait_until_replicated(self) -> None:
         """Waits until the former primary is a replica of the new one, and all Sentinels know it."""
-        wait_until(lambda: self._role(self.replica)[3:4] == [b"connected"], 100, f"{self.replica} to follow")
+        wait_until(lambda: self._role(self.replica)[3:4] == [b"connected"], 40, f"{self.replica} to follow")
         for port in self.ports:
             wait_until(lambda port=port: self._knows_all(port), 40, f"Sentinel {port} to know the replica")
 

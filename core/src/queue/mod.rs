@@ -122,7 +122,7 @@ pub struct Waitlist {
     queues: BTreeMap<QueueId, Box<Queue>>,
     /// By database and name.
     queue_ids: BTreeMap<i32, BTreeMap<Rc<[u8]>, QueueId>>,
-    /// Each token, while any of its requests waits (a map, because only that finds a key by its bytes and gives it),
+    /// Each token, while any of its requests waits (a map, because a set cannot find and add in one step),
     tokens: BTreeMap<Rc<[u8]>, ()>,
     /// and these requests.
     by_token: BTreeSet<(TokenId, RequestId)>,
