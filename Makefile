@@ -69,7 +69,7 @@ clients-examples: ## Fetch and build the examples in other languages, which make
 histories: module ## Play 2,000 late histories, all races and all faults through each client library
 	SLOCK_THOROUGH=1 .venv/bin/python -m pytest \
 	  clients/conformance/test_late_histories.py clients/conformance/test_races.py clients/conformance/test_disturbed.py \
-	  clients/conformance/test_cluster.py clients/conformance/test_failovers.py
+	  clients/conformance/test_cluster.py clients/conformance/test_planned_failovers.py clients/conformance/test_failovers.py
 
 soak: module ## Run the long tests for SLOCK_SOAK_SECONDS (60)
 	@scripts/test soak

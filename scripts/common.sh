@@ -28,7 +28,8 @@ python_side_by_side=(--numprocesses 3 --dist loadfile)
 # shellcheck disable=SC2034
 build_program=(cargo build --quiet --bin slock --example conformance_agent)
 
-# build_static [--release]: builds the program without a C library, and prints its path; fails and says why if it cannot.
+# build_static [--release]: builds the program without a C library, and prints its path. Fails, with 3 if this machine
+# lacks something for it, and says what.
 build_static() {
   local target profile
   target=$(uname -m)-unknown-linux-musl
@@ -38,11 +39,11 @@ build_static() {
   if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target" ]; then
     say "no static program: Rust's target $target is missing. Run: rustup target add $target; without rustup, install" \
       "the package of your Rust for this target, or give a static program as SLOCK_STATIC" >&2
+    return 3
   elif ! have musl-gcc; then
     say "no static program: musl-gcc is missing (Debian: musl-tools)" >&2
-  else
-    cargo build --quiet --bin slock --target "$target" "$@" >&2 &&
-      echo "${CARGO_TARGET_DIR:-target}/$target/$profile/slock" && return
+    return 3
   fi
-  return 1
+  cargo build --quiet --bin slock --target "$target" "$@" >&2 &&
+    echo "${CARGO_TARGET_DIR:-target}/$target/$profile/slock"
 }

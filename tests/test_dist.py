@@ -25,19 +25,15 @@ from harness.waiting import HOUR
 README = REPOSITORY / "README.md"
 
 
-@pytest.fixture(scope="module")
-def static() -> subprocess.CompletedProcess[str]:
-    """The path of the program without a C library, or why there is none. `make test` has built it before."""
-    command = ["bash", "-c", ". scripts/common.sh && build_static"]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=900)
+# The program without a C library, if this run is about it: `scripts/test static` builds it.
+STATIC = os.environ.get("SLOCK_STATIC")
 
 
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory, static: subprocess.CompletedProcess[str]) -> Path:
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what `scripts/dist` makes of the program and the module under test."""
     directory = tmp_path_factory.mktemp("dist")
-    path = program() if static.returncode else REPOSITORY / static.stdout.strip()
-    parts = {"SLOCK_CLI": program(), "SLOCK_STATIC": path, "SLOCK_MODULE": module_path()}
+    parts = {"SLOCK_CLI": program(), "SLOCK_STATIC": STATIC or program(), "SLOCK_MODULE": module_path()}
     environment = {**os.environ, "DIST": str(directory), **{name: str(path) for name, path in parts.items()}}
     # As somebody whose new files nobody else can read.
     subprocess.run([REPOSITORY / "scripts/dist"], env=environment, check=True, timeout=600, umask=0o077)
@@ -192,12 +188,10 @@ def test_the_package_is_that_of_the_readme(packages: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def packed(
-    packages: Path, static: subprocess.CompletedProcess[str], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def packed(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root directory with the program of the tarball, and nothing else."""
-    if static.returncode:
-        pytest.skip(static.stderr)
+    if STATIC is None:
+        pytest.skip("SLOCK_STATIC is not set: scripts/test static builds the static program and tests it")
     root = tmp_path_factory.mktemp("root")
     if subprocess.run([*_within(Path("/")), shutil.which("true") or "true"], capture_output=True).returncode:
         pytest.skip("this machine does not let its users change the root directory")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from driver.agent import Agent
 from driver.languages import LANGUAGES, require
+from driver.sentinel import Sentinels
 from driver.world import World, Worlds
 
 from harness import Server, stalls
@@ -49,6 +50,15 @@ def start_agent(get_world: object) -> Iterator[Callable[[str], Agent]]:
     yield start
     for agent in agents:
         agent.stop()
+
+
+@pytest.fixture
+def sentinels() -> Iterator[Sentinels]:
+    sentinels = Sentinels()
+    try:
+        yield sentinels.start()
+    finally:
+        sentinels.discard()
 
 
 @pytest.hookimpl(tryfirst=True)
