@@ -51,20 +51,10 @@ fn load(ctx: server::Ctx<'_>, arguments: &[&[u8]]) -> Result<(), String> {
     settings::register(ctx, arguments)?;
     accepted(server::register_info(ctx), "the INFO section")?;
     accepted(server::subscribe(ctx), "the event subscriptions")?;
-    say_ready();
+    let without: String = server::lacking().map(|what| format!("; this server lacks {what}")).collect();
+    server::log_notice(&format!("SLOCK {} is ready{without}", env!("CARGO_PKG_VERSION")));
     runtime::start(ctx);
     Ok(())
-}
-
-/// One line for every start.
-fn say_ready() {
-    let lacking: Vec<&str> = server::lacking().collect();
-    let without = if lacking.is_empty() {
-        String::new()
-    } else {
-        format!("; this server lacks {}", lacking.join(", "))
-    };
-    server::log_notice(&format!("SLOCK {} is ready{without}", env!("CARGO_PKG_VERSION")));
 }
 
 /// What the server calls first. (The crate's macro would run a command of the server's that operators see.)

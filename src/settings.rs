@@ -47,23 +47,17 @@ pub fn register(ctx: Ctx<'_>, arguments: &[&[u8]]) -> Result<(), String> {
             return Err(format!("the server refused the setting slock.{}", setting.name.to_string_lossy()));
         }
     }
-    if server::load_configs(ctx) {
-        Ok(())
-    } else {
-        Err("a slock.* line of the configuration is not acceptable".into())
-    }
+    let refused = || "a slock.* line of the configuration is not acceptable".into();
+    server::load_configs(ctx).then_some(()).ok_or_else(refused)
 }
 
 fn parse_pair(pair: &[&[u8]]) -> Result<(&'static CStr, i64), String> {
     let shown = |bytes: &[u8]| bytes.escape_ascii().to_string();
     let name = pair[0].to_ascii_lowercase();
     let name = name.strip_prefix(b"slock.").unwrap_or(&name);
-    let Some(setting) = SETTINGS.iter().find(|setting| setting.name.to_bytes() == name) else {
-        return Err(format!("there is no setting {}", shown(pair[0])));
-    };
-    let Some(value) = pair.get(1) else {
-        return Err(format!("the setting {} has no value", shown(pair[0])));
-    };
+    let setting = SETTINGS.iter().find(|setting| setting.name.to_bytes() == name);
+    let setting = setting.ok_or_else(|| format!("there is no setting {}", shown(pair[0])))?;
+    let value = pair.get(1).ok_or_else(|| format!("the setting {} has no value", shown(pair[0])))?;
     let (number, allowed) = match setting.kind {
         SettingKind::Integer { min, max } => {
             let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());

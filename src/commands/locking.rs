@@ -13,13 +13,14 @@
 //! The reply is the fence, or 0 when refused or when the wait ran out. With `NOTIFY`, a request that has to wait gets
 //! null at once, and when its wait ends, one message on the channel: the fence, 0 or the code of an error, and the tag.
 
+use std::cell::OnceCell;
 use std::num::NonZeroU64;
 
 use slock_core::{Claim, Mode, ReplyTo, Request, Terms, WaitPolicy, Want};
 
 use super::args::{Args, Options, error};
 use crate::runtime::{self, check_channel, on_primary};
-use crate::server::{Ctx, Reply, Str};
+use crate::server::{Ctx, OwnedString, Reply, Str};
 
 pub fn lock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     one(ctx, args, Want::Hold(Mode::Write))
@@ -73,8 +74,10 @@ fn acquire<'a>(
     }
     // A script neither waits nor subscribes.
     let notify = notify.filter(|_| !ctx.is_in_script());
+    let asked = OnceCell::new();
+    let user_name = || asked.get_or_init(|| ctx.user_name()).as_ref().map(OwnedString::as_str);
     if let Some((channel, _)) = notify {
-        check_channel(ctx, channel, keys)?;
+        check_channel(ctx, user_name(), channel, keys)?;
     }
     // Where nothing may block, `WAIT` is as good as absent, as it is for `BLPOP`.
     let wait = match wait {
@@ -89,7 +92,7 @@ fn acquire<'a>(
     };
     let fence = fence.and_then(NonZeroU64::new);
     let terms = Terms { want, fence, ttl_ms, limit, client: ctx.client_id(), is_ephemeral, counts_keys };
-    let user = || ctx.user_name().map(|user| user.as_str().bytes().into());
+    let user = || user_name().map(|user| user.bytes().into());
     let request = Request { claim: Claim { token, meta, terms }, wait, reply_to, user: &user };
     runtime::acquire(ctx, keys, &request)
 }

@@ -4,18 +4,23 @@
 
 use std::rc::Rc;
 
-use crate::server::{Ctx, OwnedString, Reply, Str, User, own_ctx, same_slot};
+use crate::server::{Ctx, LastString, OwnedString, Reply, Str, User, own_ctx, same_slot};
 
-/// Whether a request for these keys may be answered on this channel.
+/// Whether a request of this user (`None`: one who may do everything) for these keys may be answered on this channel.
 ///
 /// # Errors
 /// The error reply that says why not.
-pub fn check_channel(ctx: Ctx<'_>, channel: Str<'_>, keys: &[Str<'_>]) -> Result<(), Reply> {
+pub fn check_channel(
+    ctx: Ctx<'_>,
+    user: Option<Str<'_>>,
+    channel: Str<'_>,
+    keys: &[Str<'_>],
+) -> Result<(), Reply> {
     let refused = |text: &str| Err(Reply::Error(text.into()));
     if ctx.is_cluster() && !same_slot(channel.bytes(), keys[0].bytes()) {
         return refused("CROSSSLOT The channel is not in the slot of the keys");
     }
-    if !may_use(ctx.user_name().as_ref().map(|name| name.as_str().bytes()), channel.bytes()) {
+    if !may_use(user, channel) {
         return refused("NOPERM The user may not subscribe to this channel");
     }
     if !ctx.has_shard_subscriber(channel) {
@@ -25,45 +30,40 @@ pub fn check_channel(ctx: Ctx<'_>, channel: Str<'_>, keys: &[Str<'_>]) -> Result
 }
 
 /// Whether this user may use a channel; without a name, any.
-pub fn may_use(user: Option<&[u8]>, channel: &[u8]) -> bool {
-    user.is_none_or(|name| {
-        let user = User::named(OwnedString::new(name).as_str());
-        user.is_some_and(|user| user.may_subscribe(OwnedString::new(channel).as_str()))
-    })
+pub fn may_use(user: Option<Str<'_>>, channel: Str<'_>) -> bool {
+    user.is_none_or(|name| User::named(name).is_some_and(|user| user.may_subscribe(channel)))
 }
 
 /// The channel that somebody was seen to listen to in this call of the timer. No client runs a command meanwhile.
 #[derive(Default)]
-pub struct Heard(Option<(Rc<[u8]>, OwnedString)>);
+pub struct Heard {
+    channel: Option<Rc<[u8]>>,
+    string: LastString,
+}
 
 impl Heard {
     /// Whether somebody listens.
     pub fn is_heard(&mut self, channel: &Rc<[u8]>) -> bool {
-        if self.0.as_ref().is_some_and(|(heard, _)| heard == channel) {
-            return true;
+        if self.channel.as_ref() != Some(channel) {
+            let is_heard = own_ctx().as_ctx().has_shard_subscriber(self.string.with(channel));
+            self.channel = is_heard.then(|| channel.clone());
         }
-        let text = OwnedString::new(channel);
-        let is_heard = own_ctx().as_ctx().has_shard_subscriber(text.as_str());
-        if is_heard {
-            self.0 = Some((channel.clone(), text));
-        }
-        is_heard
+        self.channel.is_some()
+    }
+
+    /// The call of the timer is over: the subscriber may go.
+    pub fn end_turn(&mut self) {
+        self.channel = None;
     }
 
     /// Publishes how a wait has ended: the number, or the code of the error, and the tag.
-    pub fn publish(&self, channel: &Rc<[u8]>, reply: Reply, tag: &[u8]) {
-        let mut message = match reply {
+    pub fn publish(&mut self, channel: &[u8], reply: Reply, tag: &[u8]) {
+        let end = match reply {
             Reply::Int(number) => number.to_string(),
             Reply::Error(text) => format!("-{}", text.split(' ').next().unwrap_or_default()),
             Reply::WrongArity | Reply::Null | Reply::Sent => return,
-        }
-        .into_bytes();
-        message.push(b' ');
-        message.extend_from_slice(tag);
-        match &self.0 {
-            Some((heard, text)) if heard == channel => own_ctx().publish(text.as_str(), &message),
-            _ => own_ctx().publish(OwnedString::new(channel).as_str(), &message),
-        }
+        };
+        own_ctx().publish(self.string.with(channel), &[end.as_bytes(), b" ", tag].concat());
     }
 }
 

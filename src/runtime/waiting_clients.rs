@@ -6,21 +6,19 @@
 use std::collections::BTreeMap;
 use std::iter;
 
-use slock_core::{
-    Answer, Clients, LockError, Mode, NotGranted, RequestId, UserName, WaitResult, Waiter, Want,
-};
+use slock_core::{Answer, Clients, LockError, Mode, NotGranted, RequestId, WaitResult, Waiter, Want};
 use smallvec::SmallVec;
 
 use super::notify::{Heard, may_use};
 use crate::errors::error_reply;
-use crate::server::{Handle, HandleKey, OwnedString, Reply, Str, User};
+use crate::server::{Handle, HandleKey, LastString, OwnedString, Reply, Str, User};
 
 /// See the module.
 #[derive(Default)]
 pub struct WaitingClients {
     /// Clients that are blocked.
     pub blocked: BlockedClients,
-    last_user: LastUser,
+    permissions: Permissions,
     heard: Heard,
 }
 
@@ -29,9 +27,8 @@ impl WaitingClients {
     /// not use any more. Only from a timer.
     pub fn answer(&mut self, answer: Answer) {
         // Of a grant this was found right before.
-        let may_tell = |channel: &[u8]| {
-            matches!(answer.result, WaitResult::Granted(_)) || may_use(answer.user.as_deref(), channel)
-        };
+        let is_granted = matches!(answer.result, WaitResult::Granted(_));
+        let mut may_tell = |channel| is_granted || self.permissions.may_use(answer.user.as_deref(), channel);
         if answer.channel.as_ref().is_some_and(|(channel, _)| !may_tell(channel)) {
             return;
         }
@@ -48,7 +45,7 @@ impl WaitingClients {
 
     /// The call of the timer is over.
     pub fn end_turn(&mut self) {
-        self.heard = Heard::default(); // the subscriber may go
+        self.heard.end_turn();
         self.blocked.free_left_over();
     }
 }
@@ -60,7 +57,7 @@ impl Clients for WaitingClients {
         if waiter.channel.as_ref().is_some_and(|channel| !self.heard.is_heard(channel)) {
             return Err(NotGranted::NoSubscriber);
         }
-        if self.last_user.may_be_granted(waiter, names) {
+        if self.permissions.may_be_granted(waiter, names) {
             Ok(())
         } else {
             Err(NotGranted::Failed(LockError::NoPermission))
@@ -119,20 +116,23 @@ impl BlockedClients {
     }
 }
 
-/// The user that was checked last, as the server's strings: mostly the next one is the same.
+/// What users may do now; with the server's strings of the last question, as mostly the next one is about the same.
 #[derive(Default)]
-struct LastUser(Option<(UserName, OwnedString)>);
+struct Permissions {
+    user: LastString,
+    channel: LastString,
+    command: LastString,
+    number: LastString,
+}
 
-impl LastUser {
+impl Permissions {
     /// Whether the user may still run the command of this request on these keys, and use its channel.
     fn may_be_granted(&mut self, waiter: &Waiter, names: &[&[u8]]) -> bool {
         // Who comes from no connection may do everything.
         let Some(user) = &waiter.user else { return true };
-        let known = self.0.take().filter(|(name, _)| *name == waiter.user);
-        let (_, name) = self.0.insert(known.unwrap_or_else(|| (waiter.user.clone(), OwnedString::new(user))));
-        let Some(user) = User::named(name.as_str()) else { return false };
-        let channel = waiter.channel.as_deref().map(OwnedString::new);
-        if channel.is_some_and(|channel| !user.may_subscribe(channel.as_str())) {
+        let Some(user) = User::named(self.user.with(user)) else { return false };
+        let channel = waiter.channel.as_deref();
+        if channel.is_some_and(|channel| !user.may_subscribe(self.channel.with(channel))) {
             return false;
         }
         let counts_keys = waiter.terms.counts_keys;
@@ -144,11 +144,17 @@ impl LastUser {
             (Want::Upgrade, _) => b"SLOCK.UPGRADE",
         };
         let count = counts_keys.then(|| names.len().to_string());
-        let words =
-            iter::once(command).chain(count.as_ref().map(String::as_bytes)).chain(names.iter().copied());
+        let words = count.as_ref().map(String::as_bytes).into_iter().chain(names.iter().copied());
+        let words: SmallVec<[OwnedString; 1]> = words.map(OwnedString::new).collect();
         // Permissions do not depend on the token and the ttl.
-        let words: SmallVec<[OwnedString; 5]> = words.chain([&b"1"[..]; 2]).map(OwnedString::new).collect();
-        let command: SmallVec<[Str<'_>; 5]> = words.iter().map(OwnedString::as_str).collect();
-        user.may_run(&command)
+        let number = self.number.with(b"1");
+        let keys = words.iter().map(OwnedString::as_str);
+        let words = iter::once(self.command.with(command)).chain(keys).chain([number, number]);
+        user.may_run(&words.collect::<SmallVec<[Str<'_>; 4]>>())
+    }
+
+    /// Whether the user may use a channel.
+    fn may_use(&mut self, user: Option<&[u8]>, channel: &[u8]) -> bool {
+        may_use(user.map(|user| self.user.with(user)), self.channel.with(channel))
     }
 }

@@ -3,7 +3,6 @@
 //! What a user may do.
 
 use redis_module::raw;
-use smallvec::SmallVec;
 
 use super::api::api;
 use super::ctx::Ctx;
@@ -35,9 +34,8 @@ impl User {
 
     /// Whether the user may run this command, the name of the command first, and use its keys as it does.
     pub fn may_run(&self, command: &[Str<'_>]) -> bool {
-        let mut words: SmallVec<[*mut raw::RedisModuleString; 5]> =
-            command.iter().map(|word| word.pointer()).collect();
-        let (start, count) = (words.as_mut_ptr(), words.len() as i32);
+        // The server only reads the array, which is one of pointers (`Str` is `repr(transparent)`).
+        let (start, count) = (command.as_ptr().cast_mut().cast(), command.len() as i32);
         api!(RedisModule_ACLCheckCommandPermissions(self.0, start, count)) == raw::REDISMODULE_OK as i32
     }
 }

@@ -52,7 +52,7 @@ pub use load::on_load;
 pub use log::{log_notice, log_warning, loggable};
 pub use module_ctx::own_ctx;
 pub use reply::{Reply, Section};
-pub use string::{OwnedString, Str, Strings};
+pub use string::{LastString, OwnedString, Str, Strings};
 pub use time::{TimerId, monotonic_ms, now, start_timer, stop_timer, wake_event_loop};
 pub use told::{HandleKey, Told};
 

@@ -98,6 +98,18 @@ impl Strings {
     }
 }
 
+/// The string that was made last for a purpose which mostly needs the same one again.
+#[derive(Default)]
+pub struct LastString(Option<OwnedString>);
+
+impl LastString {
+    /// The string with these bytes.
+    pub fn with(&mut self, bytes: &[u8]) -> Str<'_> {
+        let same = self.0.take().filter(|last| last.as_str().bytes() == bytes);
+        self.0.insert(same.unwrap_or_else(|| OwnedString::new(bytes))).as_str()
+    }
+}
+
 impl Drop for OwnedString {
     fn drop(&mut self) {
         api!(RedisModule_FreeString(std::ptr::null_mut(), self.0));
