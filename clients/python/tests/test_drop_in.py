@@ -131,19 +131,20 @@ def test_extend_and_reacquire(half: Half, client: redis.Redis) -> None:
 
 
 def test_a_lock_without_a_timeout_is_renewed(half: Half, client: redis.Redis) -> None:
-    half.lock_class = type("Short", (half.lock_class,), {"watchdog_ttl": 0.6})
+    half.lock_class = type("Short", (half.lock_class,), {"watchdog_ttl": 3})
     lock = half.lock()
     lock.acquire()
-    half.loop.run_until_complete(asyncio.sleep(1.5))
+    first = client.pexpiretime("job")
+
+    def expiry() -> int:
+        half.loop.run_until_complete(asyncio.sleep(0.02))
+        return client.pexpiretime("job")
+
+    wait_until(lambda: expiry() > first, 10, "the lock to be renewed")
     assert lock.owned()
     lock.lock = None  # nobody can release it any more
     gc.collect()
-
-    def is_gone() -> bool:
-        half.loop.run_until_complete(asyncio.sleep(0.02))
-        return client.exists("job") == 0
-
-    wait_until(is_gone, 5)
+    wait_until(lambda: expiry() < 0, 10, "the lock to end")
 
 
 def test_each_thread_has_its_own(server: Server, client: redis.Redis) -> None:
