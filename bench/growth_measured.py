@@ -30,7 +30,8 @@ SLICE_NS = 3_000_000
 NOISE_NS = 50_000
 # What eight times as many may cost: eight times as much, and what memory that is farther away costs more.
 FARTHER = 2.0
-MOST_TRIES = 5
+# A look at all names, owners or channels has a slice each 10 ms: one of so many tries misses them.
+MOST_TRIES = 15
 QUIET_NS = 150_000
 # What is not over then counts as that long, and ends with its server.
 QUIET_LIMIT_S = 10.0
