@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from harness import Clock, Locks, MakeServer, RawConnection, RespError, lock_state
-from harness.aof import rewrite_aof, wait_until_logged
+from harness.aof import debug_reload, rewrite_aof, wait_until_logged
 from harness.late_server import NEW_FENCE, Command, NaiveServer, Request, overwritten
 from harness.notify import Listener
 from harness.replication import wait_synced
@@ -198,7 +198,7 @@ class Story(RuleBasedStateMachine):
     @rule()
     def reload(self) -> None:
         self.slow_steps += 1
-        self.connection.ok("DEBUG", "RELOAD")
+        debug_reload(self.world.primary)
         self._settle("reloaded")
 
     @precondition(lambda self: self.slow_steps < SLOW_STEPS)

@@ -50,6 +50,16 @@ def rewrite_aof(server: Server) -> None:
     assert client.info("persistence")["aof_last_bgrewrite_status"] == "ok"
 
 
+def debug_reload(server: Server) -> None:
+    """DEBUG RELOAD, when no child writes a snapshot. As that ends, the server takes the changes in it
+    from a count which a reload has set to 0. The next reload sets it to 0 again, and so looks like a change,
+    which is logged.
+    """
+    client = server.client()
+    wait_until(lambda: not client.info("persistence")["rdb_bgsave_in_progress"], 30, "the snapshot to end")
+    client.execute_command("DEBUG", "RELOAD")
+
+
 def wait_until_logged(server: Server) -> None:
     """Waits until all that was answered is in the files, where a SIGKILL leaves it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from harness.aof import rewrite_aof
+from harness.aof import debug_reload, rewrite_aof
 from harness.locks import Info, digest
 from harness.server import Server
 
@@ -51,7 +51,7 @@ def stored_states(server: Server, until_ms: float) -> dict[tuple[int, bytes], st
         now = lasting_states(server, until_ms)
         assert now == states, f"after {where}: {dict(now.items() ^ states.items())}"
 
-    server.client().execute_command("DEBUG", "RELOAD")
+    debug_reload(server)
     are_as_before("a snapshot")
     server.restart()
     are_as_before("the log")
