@@ -382,7 +382,8 @@ def test_many_tasks_share_connections(recipes: SimpleNamespace, server: Server, 
 
     with ThreadPoolExecutor(1) as thread:
         job = thread.submit(asyncio.run, run())
-        wait_until(lambda: client.info("slock")["slock_waiters"] == 200)
+        wait_until(lambda: job.done() or client.info("slock")["slock_waiters"] == 200)
+        assert not job.done(), job.exception()
         wait_until(lambda: client.info("clients")["connected_clients"] <= connections + 6)
         client.execute_command("CLIENT", "KILL", "TYPE", "PUBSUB")
         client.execute_command("SLOCK.UNLOCK", "step", "another")
