@@ -68,7 +68,9 @@ def _by_dpkg(packages: Path, root: Path) -> Installed:
         (admin / directory).mkdir(parents=True)
     shutil.copy("/var/lib/dpkg/status", admin)
     words = ["dpkg", f"--root={root}", "--force-script-chrootless", f"--log={root}/log", "-i", str(package)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    # It needs programs of root's, who may have no path to them.
+    path = f"{os.environ['PATH']}:/usr/local/sbin:/usr/sbin:/sbin"
+    done = subprocess.run(words, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     share = root / "usr/share"
     completions = ["bash-completion/completions/slock", "zsh/vendor-completions/_slock"]
