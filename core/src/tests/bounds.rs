@@ -261,6 +261,7 @@ fn the_first_in_a_queue_is_not_looked_at_for_nothing() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn a_second_upgrader_is_refused_at_once_whatever_else_its_token_waits_for() {
     let mut scene = Scene::after("A B read k; A waits to upgrade k");
     for number in 0..PLACES_OF_TOKEN_MAX - 1 {
