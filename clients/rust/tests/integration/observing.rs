@@ -1,13 +1,13 @@
 //! What hooks, log and spans tell.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use slock_client::{Error, Hooks, Locks, Reason};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{DefaultGuard, Interest};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Metadata, Subscriber};
 use tracing_core::span::Current;
 
 use crate::server::{Server, until};
@@ -48,6 +48,10 @@ impl Recorder {
 
     /// Until the guard is dropped, log and spans of this thread come here.
     fn listen(&self) -> DefaultGuard {
+        // Of one subscriber alone tracing does not know it where another thread comes to a message first, and then
+        // nobody is told of that any more. With two it asks both.
+        static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Recorder::default()));
+        LazyLock::force(&SECOND);
         tracing::subscriber::set_default(self.clone())
     }
 }
