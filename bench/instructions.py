@@ -185,6 +185,7 @@ def main() -> int:
         TABLE.write_text(
             json.dumps(kept() | {count.server: count.of_server}, indent=1, sort_keys=True) + "\n"
         )
+        print("docs/scale.md is computed from this: run bench/scale.py")
     for what in count.exceeded:
         print(f"{what}: more instructions than {TABLE.name} allows; if that is meant, --own --write")
     return 1 if count.exceeded else report.status()

@@ -10,6 +10,7 @@ import random
 import redis
 
 from harness import Locks, MakeServer, RespError, digest, lock_state, rounds, wait_until
+from harness.aof import debug_reload
 from harness.damage import MAX_META, MAX_TOKEN, assert_makes_sense, far_ms, stored_states
 from harness.locks import Info
 from harness.payloads import FOOTER, body_of, plain_dump, sealed, with_number
@@ -191,7 +192,7 @@ def test_no_fence_that_is_accepted_leads_to_one_that_is_not(make_server: MakeSer
     assert {key: lock_state(replica.client(), key) for key in before} == before
     primary.restart()
     assert {key: lock_state(primary.client(), key) for key in before} == before
-    primary.client().execute_command("DEBUG", "RELOAD")
+    debug_reload(primary)
     assert {key: lock_state(primary.client(), key) for key in before} == before
 
 
@@ -227,4 +228,4 @@ def test_a_mutated_effect_is_refused_or_leaves_a_consistent_lock(make_server: Ma
         reply = raw.call(effect[0], b"k", *effect[2:])
         assert not isinstance(reply, RespError) or reply.prefix == "ERR", (effect, reply.text)
         assert_makes_sense(locks.full("k"), repr(effect).encode())
-    server.client().execute_command("DEBUG", "RELOAD")
+    debug_reload(server)
