@@ -51,4 +51,5 @@ _BEGAN = pytest.StashKey[float]()
 
 def watch(config: pytest.Config) -> None:
     """Has failed tests of this run say whether the machine stood still."""
-    config.pluginmanager.register(Stalls(), "stalls")
+    if not config.pluginmanager.has_plugin("stalls"):  # tests of two folders may run together
+        config.pluginmanager.register(Stalls(), "stalls")

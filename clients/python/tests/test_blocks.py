@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +15,7 @@ import redis.asyncio
 
 import slock_client
 import slock_client.asyncio
-from harness import Server
+from harness import Server, wait_until
 from slock_client._server import Answer
 from slock_client._watchdog import Watchdog
 from slock_client.testing import MemoryServer
@@ -170,7 +169,8 @@ def test_a_hold_that_comes_while_the_watchdog_looks(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Watchdog, "_look", looks_and_acquires)
     locks = slock_client.Locks(MemoryServer())
     first = locks.write("first").acquire()
-    time.sleep(3.5)
+    second = wait_until(lambda: found and found[0])
+    wait_until(lambda: second.remaining < 2.5)
+    wait_until(lambda: second.remaining > 2.5, what="the second hold to be renewed")
     first.check()
-    assert found[0] and not found[0].lost
     locks.close()

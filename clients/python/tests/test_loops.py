@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,16 +30,32 @@ def locks(server: Server) -> slock_client.asyncio.Locks:
     return slock_client.asyncio.Locks(redis.asyncio.Redis(port=server.port), ttl=TTL)
 
 
-async def take(locks: slock_client.asyncio.Locks, number: int, work_s: float = 0.0) -> int:
+def renewal(hold: slock_client.Hold | slock_client.asyncio.Hold) -> Callable[[], bool]:
+    """A condition: the hold has been renewed. What remains of it falls until then."""
+    before = hold.remaining
+
+    def is_renewed() -> bool:
+        nonlocal before
+        hold.check()
+        now = hold.remaining
+        before, is_more = now, now > before
+        return is_more
+
+    return is_renewed
+
+
+async def take(locks: slock_client.asyncio.Locks, number: int, *, renewed: bool = False) -> int:
     async with locks.write("job", wait=20) as hold:
-        await asyncio.sleep(work_s)
+        is_over = renewal(hold) if renewed else (lambda: True)
+        while not is_over():
+            await asyncio.sleep(0.01)
         hold.check()
     return number
 
 
 def test_two_live_loops(locks: slock_client.asyncio.Locks) -> None:
     def loop(number: int) -> list[int]:
-        return [asyncio.run(take(locks, number, 0.01)) for _ in range(5)]
+        return [asyncio.run(take(locks, number)) for _ in range(5)]
 
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(loop, range(6), timeout=30)) == [[number] * 5 for number in range(6)]
@@ -47,7 +63,7 @@ def test_two_live_loops(locks: slock_client.asyncio.Locks) -> None:
 
 def test_a_second_loop_renews(locks: slock_client.asyncio.Locks) -> None:
     for number in range(2):
-        assert asyncio.run(take(locks, number, 1.3 * TTL)) == number
+        assert asyncio.run(take(locks, number, renewed=True)) == number
 
 
 def test_a_loop_that_outlives_others(locks: slock_client.asyncio.Locks, client: redis.Redis) -> None:
@@ -56,9 +72,10 @@ def test_a_loop_that_outlives_others(locks: slock_client.asyncio.Locks, client: 
     thread = threading.Thread(target=session.run_forever, daemon=True)
     thread.start()
     hold = asyncio.run_coroutine_threadsafe(locks.write("session").acquire(), session).result(10)
+    is_renewed = renewal(hold)
     for number in range(3):
-        asyncio.run(take(locks, number, 0.4 * TTL))
-    hold.check()
+        asyncio.run(take(locks, number, renewed=number == 0))
+    wait_until(is_renewed)
     asyncio.run(hold.release())
     assert client.exists("session") == 0
     session.call_soon_threadsafe(session.stop)
@@ -75,9 +92,9 @@ def test_a_hold_of_a_closed_loop_is_not_renewed(locks: slock_client.asyncio.Lock
 def test_a_hold_that_nobody_has_is_ended(server: Server, client: redis.Redis) -> None:
     locks = slock_client.Locks(redis.Redis(port=server.port), ttl=TTL)
     hold = locks.write("job").acquire()
-    time.sleep(1.3 * TTL)
-    hold.check()
-    del hold
+    is_renewed = renewal(hold)
+    wait_until(is_renewed)
+    del hold, is_renewed
     gc.collect()
     wait_until(lambda: client.exists("job") == 0, TTL + 1)
     locks.close()
@@ -86,8 +103,7 @@ def test_a_hold_that_nobody_has_is_ended(server: Server, client: redis.Redis) ->
 def test_a_check_in_another_thread_notices_a_loss(locks: slock_client.asyncio.Locks, client: redis.Redis) -> None:
     async def main() -> None:
         async with locks.write("job", renew=False, ttl=0.3) as hold:
-            await asyncio.to_thread(time.sleep, 0.4)
-            assert await asyncio.to_thread(lambda: hold.lost)
+            await asyncio.to_thread(wait_until, lambda: hold.lost)
 
     with pytest.raises(slock_client.LostError):
         asyncio.run(main())
@@ -104,8 +120,7 @@ def test_a_forked_child(server: Server, client: redis.Redis) -> None:
         is_renewed = False
         try:
             with locks.write("job") as hold:
-                time.sleep(1.3 * TTL)
-                hold.check()
+                wait_until(renewal(hold))
             is_renewed = True
         finally:
             os._exit(not is_renewed)
@@ -124,7 +139,10 @@ locks = slock_client.Locks(redis.Redis(port=int(sys.argv[1])), ttl=3)
 order, ticks = [], []
 def work(number):
     with locks.write("job", wait=20) as hold:
-        time.sleep(3.6 if number == 0 else 0.01)
+        before = hold.remaining
+        while number == 0 and hold.remaining <= before:  # until it is renewed
+            before = hold.remaining
+            time.sleep(0.01)
         hold.check()
         order.append(number)
 def tick():
@@ -151,4 +169,4 @@ def test_gevent_patched_before_or_after_the_import(server: Server, patched: str)
 def test_uvloop(locks: slock_client.asyncio.Locks) -> None:
     uvloop = pytest.importorskip("uvloop")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert runner.run(take(locks, 1, 1.3 * TTL)) == 1
+        assert runner.run(take(locks, 1, renewed=True)) == 1

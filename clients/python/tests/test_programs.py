@@ -135,8 +135,10 @@ def test_fastapi(server: Server, client: redis.Redis, monkeypatch: pytest.Monkey
             assert len(set(fences)) == 20
             client.execute_command("SLOCK.LOCK", "documents:a", "t", 60_000, "META", "web-1")
             waiting = [asyncio.create_task(web.put("/documents/a")) for _ in range(60)]
-            await asyncio.sleep(0.3)
-            assert (await asyncio.wait_for(web.get("/health"), 1)).status_code == 200
+            while not client.execute_command("SLOCK.QUEUES"):
+                await asyncio.sleep(0.01)
+            assert (await web.get("/health")).status_code == 200
+            assert not any(save.done() for save in waiting)
             for reply in await asyncio.gather(*waiting):
                 assert reply.status_code == 409 and "web-1" in reply.json()["detail"]
         await fastapi_app.locks.close()
