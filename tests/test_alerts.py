@@ -133,7 +133,7 @@ def test_an_alert_fires_where_it_should_and_no_other_does(
     old_ms = 1 if alert == "LockHeldLong" else 600_000
     wait_until(lambda: _read(raw, old_ms).get(metric, 0) >= LEAST.get(metric, 1), what=f"{metric} to grow")
     after = BROKEN.get(alert) or _read(raw, old_ms)
-    if alert != "LockWaitsLong" and "slock_oldest_wait_ms" in after:  # however long this machine took for the rest
+    if alert != "LockWaitsLong" and "slock_oldest_wait_ms" in after:  # however long it took
         after["slock_oldest_wait_ms"] = 0
     _check(promtool, tmp_path, _series(before, after, times), [alert])
 
