@@ -115,6 +115,7 @@ CONTESTS = {
         "a fresh key taken and released, by each command that can",
         [LOCK, MUNLOCK, REFUSE],
         [Ratio(MUNLOCK, LOCK, 1.06), Ratio(REFUSE, LOCK, 1.18)],
+        rounds=3,
     ),
     "strangers": strangers("SET NX PX and DEL", f"{SET} / DEL {{key}}"),
     "strangers-expire": strangers("EXPIRE", f"EXPIRE {OTHER_KEY} 3600"),

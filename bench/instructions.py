@@ -1,12 +1,13 @@
 """How many instructions and system calls the server needs for an operation, whatever else the machine does.
 
 Each case is played twice, once longer, on a new server each time; the difference counts, so that start and
-end do not. Work that goes by time is taken off (see counts.py). What remains of chance, some 1.5 % either way, is
-above all the seed of the server's hashes, by which more or fewer names have to be compared: of a few rounds
-the least counts.
+end do not. Work that goes by time is taken off (see counts.py). What remains of chance, some 1.5 % either
+way, is above all the seed of the server's hashes, by which more or fewer names have to be compared: of a
+few rounds the least counts.
 
-instructions.json keeps the counts, for each version of a server: --compare fails when a case takes 2 % more,
---write keeps new ones, each the middle one of five rounds. Builds of the module are compared by naming them: `--module old.so new.so`.
+instructions.json keeps the counts, for each version of a server: --compare fails when a case takes 2 %
+more, --write keeps new ones, each the middle one of five rounds. Builds of the module are compared by
+naming them: `--module old.so new.so`.
 --where shows which functions take most, and what module and server call of each other.
 """
 
