@@ -3,6 +3,8 @@
 What is compared takes turns, round by round, on one server; a ratio is taken in each round, and its median
 is what counts. The load generator plays, so no other program of the client is in a figure. Client and server
 share one core, unless --cores all: else the figures depend on where the scheduler puts them.
+
+`--before old.so` compares two builds of the module instead, by the cases that are not of others.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from contextlib import ExitStack
 
 from cases import CONTESTS, TTL_MS, Contest, blocked, pop
 from common import Report, Server, ServerClock, arguments, private_server, ratio_spread
+from harness.settings import module_path
 from load import Case, Player, play_once
 
 CONNECTIONS = 16
@@ -26,6 +29,8 @@ RELEASE = "SLOCK.UNLOCK {key} t{number}"
 SLOW_S, SLOW_COUNT = 0.001, 20
 # Beside one waiter or few readers; bytes of a waiter; CPU and time of a grant in a crowd.
 MORE_WAITERS_LIMIT, MORE_READERS_LIMIT, BYTES_LIMIT, GRANT_LIMIT = 1.3, 1.3, 400, 1.5
+# Of the module as it was.
+BEFORE_LIMIT = 1.03
 
 MEASURES = {"cpu_us": "server CPU", "p50_us": "p50", "p99_us": "p99", "wall_us": "time"}
 Figures = dict[str, list[float]]
@@ -102,6 +107,25 @@ def contest(report: Report, name: str, of: Contest, rounds: int) -> None:
                 report.limit(f"  {what}", statistics.median(values), round(ratio.limit + of.cpu_more, 2))
 
 
+def before(report: Report, of: Contest, rounds: int, module: str) -> None:
+    """The module's own cases on servers with this build of it and with another, in turns."""
+    builds, own = {"before": module, "now": str(module_path())}, [case for case in of.cases if case.is_own]
+    players: dict[str, tuple[Server, Player]] = {}
+    with ExitStack() as stack:
+        for case in own:
+            several = ("--connections", CONNECTIONS) if case.way == "pairs" else ()
+            for build, path in builds.items():
+                os.environ["SLOCK_MODULE"] = path
+                server = stack.enter_context(private_server(**case.settings, **of.settings))
+                players[f"{case.name}, {build}"] = server, Player(server, case.with_options(*several))
+        os.environ["SLOCK_MODULE"] = builds["now"]
+        figures = play(players, of.count, rounds)
+    print(f"{of.what}:")
+    for case in own:
+        values = ratios(figures[f"{case.name}, now"], figures[f"{case.name}, before"], "cpu_us")
+        report.limit(f"  server CPU, {case.name}, now / before", statistics.median(values), BEFORE_LIMIT)
+
+
 def waiters(report: Report, rounds: int) -> None:
     """A hand-off where one waits, where a hundred do, and where ten thousand do.
 
@@ -172,12 +196,17 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=[*CONTESTS, *MORE])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--cores", choices=("one", "all"), default="one", help="where client and server run")
+    parser.add_argument(
+        "--before", metavar="old.so", help="another build of the module, to compare with this one"
+    )
     options = parser.parse_args()
     report = Report(options)
     if options.cores == "one":
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of those that are started later, too
-    for name in options.only or [*CONTESTS, *MORE]:
-        if name in MORE:
+    for name in options.only or [*CONTESTS, *([] if options.before else MORE)]:
+        if options.before:
+            before(report, CONTESTS[name], options.rounds, options.before)
+        elif name in MORE:
             MORE[name](report, options.rounds)
         else:
             contest(report, name, CONTESTS[name], options.rounds)
