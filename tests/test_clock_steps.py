@@ -1,4 +1,4 @@
-"""The wall clock is stepped: durations do not notice, deadlines go by it, and fences rise all the same."""
+"""The wall clock is stepped: durations do not notice, and deadlines go by it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from harness import Clock, Locks, MakeServer, Server
+from harness import Clock, MakeServer, Server
 from harness.waiting import HOUR, Line
 
 # Seconds, as the clock is stepped.
@@ -95,18 +95,3 @@ def test_a_deadline_comes_later_when_the_clock_is_set_back(own: Server, clock: C
     # The server has looked at its deadlines and its waits, and the hold is still there.
     assert line.write("short", wait=700).reply(SOON) == 0
     assert line.locks.check("k", fence) == 1
-
-
-@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
-def test_fences_rise_after_a_step_back(make_server: MakeServer, clock: Clock, restarts: bool) -> None:
-    server = make_server(environment=clock.environment, appendonly=True)
-    fences = [Locks(server.client()).lock("first", "me", HOUR)]
-    clock.step(-AN_HOUR)
-    if restarts:
-        server.restart()
-    line = Line(server, "next")
-    fences += [line.locks.lock("next", "me", HOUR), line.locks.rlock("read", "me", HOUR)]
-    waiting = line.write("waiting")
-    line.release("me")
-    fences.append(waiting.fence())
-    assert fences == sorted(set(fences))

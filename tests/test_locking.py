@@ -8,11 +8,10 @@ from __future__ import annotations
 import pytest
 import redis
 
-from harness import Locks, RawConnection, Server, now_ms, stays, wait_past, wait_until
+from harness import Locks, RawConnection, Server, now_ms, stays, wait_until
 from harness.locks import as_dict
 
-# A hold that ends during the test, and one that does not.
-SHORT = 60
+# A hold that does not end during the test.
 LONG = 60_000
 
 # The clock that a command sees may be a few milliseconds behind the one that TIME shows.
@@ -45,24 +44,6 @@ def test_a_hold_ends_at_its_deadline_and_not_before(client: redis.Redis, locks: 
     first = locks.lock("k", "a", 300)
     granted = wait_until(lambda: locks.lock("k", "b", LONG), what="the hold to end")
     assert granted > first and now_ms(client) >= before + 300 - CLOCK_SLACK_MS
-
-
-def test_an_expired_holder_holds_nothing_in_any_command(client: redis.Redis, locks: Locks) -> None:
-    """Alone on the lock, and as a reader beside another."""
-    fence = locks.lock("alone", "a", SHORT, meta="old")
-    brief = locks.rlock("k", "a", SHORT)
-    end = client.pexpiretime("k")
-    staying = locks.rlock("k", "staying", LONG)
-    wait_past(client, end)
-    for key, given in (("alone", fence), ("k", brief)):
-        assert locks.unlock(key, "a") == locks.runlock(key, "a") == 0
-        assert locks.extend(key, "a", LONG) == locks.check(key, given) == 0
-        assert locks.pttl(key, "a") == -2
-    assert locks.info("alone") is locks.full("alone") is None and client.exists("alone") == 0
-    assert locks.rlock("alone", "a", LONG) > fence, "in the other mode too"
-    assert locks.full("alone").holders[0].meta == b""
-    assert locks.info("k").readers == 1 and [h.token for h in locks.full("k").holders] == [b"staying"]
-    assert locks.check("k", staying) == 1 and locks.upgrade("k", "staying", LONG) > staying
 
 
 def test_the_owner_is_the_token_and_not_the_connection(server: Server, locks: Locks) -> None:

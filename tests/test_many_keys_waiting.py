@@ -33,9 +33,6 @@ def test_fifty_clients_get_their_overlapping_sets_in_order_of_arrival(queues: Qu
     assert queues.client.dbsize() == 0
 
 
-# --- whoever leaves
-
-
 # --- replicas
 
 

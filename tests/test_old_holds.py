@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from harness import Cluster, RawConnection, Server, wait_until
+from harness import Cluster, Locks, RawConnection, Server, wait_until
 from harness.cli import Cli
 from harness.commands import as_text
 from harness.docs import DOCS
@@ -48,8 +48,7 @@ def test_a_run_looks_at_some_locks_and_the_next_at_others(server: Server) -> Non
     raw = server.raw()
 
     def age() -> int:
-        (holder,) = _map(raw.ok("SLOCK.INFO", "old", "FULL"))[b"holders"]
-        return _map(holder)[b"held-ms"]
+        return Locks(server.client()).full("old").holders[0].held_ms
 
     raw.ok("SLOCK.LOCK", "old", "t", HOUR)
     wait_until(lambda: age() > 500, what="it to be older than all others")
@@ -57,10 +56,6 @@ def test_a_run_looks_at_some_locks_and_the_next_at_others(server: Server) -> Non
         raw.ok("SLOCK.LOCK", f"w{number}", "t", HOUR)
     assert {_old(raw, OLD_MS=0, MOST_LOCKS=7) for _ in range(20)} == {7}
     wait_until(lambda: _old(raw, OLD_MS=age() - 100, MOST_LOCKS=7) == 1, what="a run to find the old one")
-
-
-def _map(flat: list) -> dict:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def test_without_the_permissions_everything_else_is_there(server: Server) -> None:

@@ -9,6 +9,7 @@
 //! of 128 bits stands for the facts, so that millions of states fit in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -86,14 +87,10 @@ impl Exploration {
         self.seen.iter().map(|some| some.lock().unwrap().len()).sum()
     }
 
-    fn way_to(&self, mut node: usize) -> Vec<usize> {
-        let mut way = Vec::new();
-        while node > 0 {
-            way.push(usize::from(self.nodes[node].step));
-            node = self.nodes[node].from as usize;
-        }
-        way.reverse();
-        way
+    fn way_to(&self, node: usize) -> Vec<usize> {
+        let before = |node: &usize| Some(self.nodes[*node].from as usize);
+        let nodes: Vec<_> = iter::successors(Some(node), before).take_while(|node| *node > 0).collect();
+        nodes.iter().rev().map(|node| usize::from(self.nodes[*node].step)).collect()
     }
 
     /// What a step does in this state, with the end of its turn.

@@ -11,16 +11,6 @@ use crate::manager::Operation;
 use crate::request::{ReplyTo, Request};
 
 #[test]
-fn writers_are_served_in_order_of_arrival_one_at_a_time() {
-    let mut scene = Scene::after("A writes a; B C D wait to write a");
-    assert_eq!(scene.queue("a"), ["B", "C", "D"]);
-    for (leaving, next) in [("A", "B"), ("B", "C"), ("C", "D")] {
-        assert_eq!(scene.plays(&format!("{leaving} releases a")), [format!("{next} granted")]);
-        assert_eq!(scene.held("a"), [format!("{next} writes")]);
-    }
-}
-
-#[test]
 fn neighbouring_readers_at_the_head_are_let_in_together() {
     let mut scene = Scene::after(
         "A writes a; B C wait to read a; D waits to write a; E F wait to read a; G waits to write a",

@@ -25,17 +25,3 @@ fn what_befalls_a_key_lets_in_the_next_or_sends_everybody_away() {
         assert!(scene.manager.waitlist().is_empty());
     }
 }
-
-#[test]
-fn keys_of_a_whole_database_can_go_at_once() {
-    let names = ["a", "b", "c"];
-    let mut scene = Scene::after("A writes a b c");
-    for name in names {
-        scene.waits(name, "B", WRITE);
-        scene.store.delete(&id(name));
-    }
-    scene.manager.databases_changed();
-    scene.serves();
-    assert_eq!(scene.news().len(), 3);
-    assert!(names.iter().all(|name| scene.held(name) == ["B writes"]));
-}

@@ -2,7 +2,6 @@
 
 use super::parts::{READ, UPGRADE};
 use super::scene::Scene;
-use crate::error::LockError;
 
 #[test]
 fn a_waiting_upgrade_stands_before_the_queue_and_closes_it_to_new_readers() {
@@ -21,16 +20,6 @@ fn the_only_reader_upgrades_at_once_past_the_queue() {
     assert_eq!(scene.plays("B waits to write a"), [""; 0]);
     assert!(scene.takes("a", "A", UPGRADE) > read);
     assert_eq!((scene.held("a").concat(), scene.queue("a").concat()), ("A writes".into(), "B".into()));
-}
-
-#[test]
-fn a_second_upgrader_is_a_deadlock() {
-    let mut scene = Scene::after("A B C read a; A waits to upgrade a");
-    let LockError::Deadlock(cycle) = scene.is_refused("a", "B", UPGRADE) else { panic!("no deadlock") };
-    assert_eq!(cycle.steps.len(), 2);
-    assert_eq!(scene.manager.counters.deadlocks, 1);
-    assert_eq!(scene.held("a"), ["A reads", "B reads", "C reads"], "B keeps what it holds");
-    assert_eq!(scene.plays("B C release a"), ["A granted"]);
 }
 
 /// By its deadline, by an extension that is a shorter one, and in the grace period.
