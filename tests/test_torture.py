@@ -183,8 +183,8 @@ def _pause_of_all(stage: Stage) -> None:
 
 def _background_save(stage: Stage) -> None:
     client = stage.primary.client()
-    wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], LIMIT_S, "a rewrite to end")
-    client.bgsave()
+    # A rewrite, or a snapshot for a replica, has to end first.
+    wait_until(lambda: _is_accepted(stage.primary, "BGSAVE"), LIMIT_S, "BGSAVE")
     wait_until(lambda: not client.info("persistence")["rdb_bgsave_in_progress"], LIMIT_S, "the end of BGSAVE")
     assert client.info("persistence")["rdb_last_bgsave_status"] == "ok"
 
@@ -211,7 +211,7 @@ def _failover(stage: Stage) -> None:
 
 
 def _is_accepted(server: Server, *command: object) -> bool:
-    """False while the replica is not there."""
+    """False while the server refuses it, as one whose replica is not there refuses FAILOVER."""
     with server.client() as client:
         try:
             return bool(client.execute_command(*command))
