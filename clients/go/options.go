@@ -129,7 +129,8 @@ func NoRenewal() RequestOption { return func(s *requestSettings) { s.noRenewal =
 func MaxHold(most time.Duration) RequestOption { return func(s *requestSettings) { s.maxHold = most } }
 
 // AtLeast keeps the lock for so long after the grant, even if the hold is released earlier: the release then only ends
-// the renewal. It is for jobs that start on several machines whose clocks differ, and must run once.
+// the renewal. It is for jobs that start on several machines whose clocks differ, and must run once. The time is at most the
+// server's slock.max-ttl-ms: if it is longer than the ttl, that is checked before the lock is asked for.
 func AtLeast(least time.Duration) RequestOption {
 	return func(s *requestSettings) { s.atLeast = least }
 }
