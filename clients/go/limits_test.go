@@ -111,6 +111,26 @@ func TestEachCallEndsInABlackHole(t *testing.T) {
 	within(t, limit, func() { _ = w.locks.Close() })
 }
 
+// A wait that the server cannot count is none.
+func TestWaitBelowAMillisecond(t *testing.T) {
+	w := newWorld(t, redis.Options{})
+	quorum := slock.NewQuorum([]redis.UniversalClient{w.rdb})
+	defer quorum.Close()
+	for _, request := range []slock.Request{w.locks.Read("job"), quorum.Read("other")} {
+		request = request.With(slock.Limit(1), slock.Wait(1))
+		must(request.Lock(t.Context()))
+		_, err := request.Lock(t.Context())
+		is(t, err, []error{slock.ErrTimedOut})
+	}
+	hold := must(w.locks.Read("more").Lock(t.Context()))
+	is(t, hold.Upgrade(t.Context(), slock.Wait(1)), nil)
+	for _, option := range []slock.RequestOption{slock.Wait(-1), slock.MaxHold(-1), slock.AtLeast(-1)} {
+		_, err := w.locks.Write("none").With(option).Lock(t.Context())
+		is(t, err, []error{slock.ErrInvalid}, "negative")
+	}
+	is(t, must(w.locks.Write("none").With(slock.MaxHold(0)).Lock(t.Context())).Check(), nil)
+}
+
 // Others have the lock, or the server cannot be reached: a program tells these apart.
 func TestBusyIsNotDown(t *testing.T) {
 	redis.SetLogger(&logged{})
