@@ -173,8 +173,8 @@ func (s *server) ask(ctx context.Context, names []string, limit time.Duration, c
 	return got, err
 }
 
-// allows asks for the error of the server if no hold of the keys may last for the time of AtLeast, by an extension for an
-// owner token that holds nothing.
+// allows gives the error of the server if it lets no hold last for the time of AtLeast. It asks once, by an extension for
+// an owner token that holds nothing.
 func (s *server) allows(ctx context.Context, until time.Time, names []string, least time.Duration) error {
 	_, err := s.number(ctx, until, newOwner(names, s.settings.prefix, "").extend(least, 0, false))
 	if code(err) == "ERR" {
