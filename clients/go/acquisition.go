@@ -31,6 +31,8 @@ type request struct {
 	wanted *requestSettings
 	try    bool // a refusal is ErrNotAcquired
 
+	isAllowed bool // the server allows the time of AtLeast
+
 	waits    bool          // others had the lock, so it waits by a message from now on
 	ticket   *ticket       // by which its last copy waits; nil: it does not
 	sent     time.Duration // before the last copy was sent that was answered null
@@ -46,10 +48,19 @@ func (s *server) request(
 ) (got answer, isOpen bool, err error) {
 	r := request{
 		attempts: newAttempts(ctx, s.closing, o.names, s.settings.retryFor),
-		server:   s, owner: o, ask: ask, wanted: wanted, try: try,
+		server:   s, owner: o, ask: ask, wanted: wanted, try: try, isAllowed: wanted.atLeast <= wanted.ttl,
 	}
 	r.wait(wanted.wait, try)
 	err = r.run(func() (err error) {
+		if !r.isAllowed {
+			if err = s.allows(ctx, r.limit, o.names, wanted.atLeast); err != nil {
+				if code(err) != "" {
+					r.reached(s.settings.retryWaitFor)
+				}
+				return err
+			}
+			r.isAllowed = true
+		}
 		got, err = r.attempt()
 		return err
 	})

@@ -49,9 +49,10 @@ func newAttempts(ctx, closing context.Context, names []string, retryFor time.Dur
 	}
 }
 
-// wait sets how long a refused request is tried again. The deadline of ctx ends its wait too.
+// wait sets how long a refused request is tried again. A wait below a millisecond, the unit of the server, is none. The
+// deadline of ctx ends its wait too.
 func (a *attempts) wait(wait time.Duration, try bool) {
-	if a.once = try || wait == 0; !a.once {
+	if a.once = try || wait < time.Millisecond; !a.once {
 		a.deadline = a.began.Add(wait)
 	}
 	if at, ok := a.ctx.Deadline(); ok {

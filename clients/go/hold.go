@@ -131,7 +131,14 @@ func (h *Hold) Fences() []int64 {
 func (h *Hold) Mode() Mode { return h.snapshot().mode }
 
 // Remaining is for how long the hold is certainly there if nobody deletes its keys. A renewal makes it longer.
-func (h *Hold) Remaining() time.Duration { return max(0, h.snapshot().until-now()) }
+// It is 0 once the hold is lost, released or detached.
+func (h *Hold) Remaining() time.Duration {
+	l := h.snapshot()
+	if l.over != nil {
+		return 0
+	}
+	return max(0, min(l.until, l.last)-now())
+}
 
 // Lost is whether the hold was lost.
 func (h *Hold) Lost() bool { return errors.Is(h.Check(), ErrLost) }

@@ -52,6 +52,29 @@ func TestReleaseAfterTheContext(t *testing.T) {
 	w.nothingLeft()
 }
 
+func TestNothingRemainsOfAHoldThatHasEnded(t *testing.T) {
+	server := slocktest.New()
+	request := slock.NewWith(server, slock.WithLogger(slog.New(slog.DiscardHandler))).Read("job")
+	for name, end := range map[string]func(*slock.Hold){
+		"released": func(h *slock.Hold) { is(t, h.Unlock(t.Context()), nil) },
+		"detached": func(h *slock.Hold) { is(t, h.Detach(), nil) },
+		"lost":     func(h *slock.Hold) { server.Lose("job"); <-h.Context().Done() },
+	} {
+		hold := must(request.Lock(t.Context()))
+		if end(hold); hold.Remaining() != 0 {
+			t.Error(name, hold.Remaining())
+		}
+	}
+	hold := must(request.With(slock.NoRenewal(), slock.MaxHold(50*time.Millisecond)).Lock(t.Context()))
+	if left := hold.Remaining(); left > 50*time.Millisecond {
+		t.Error(left)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if hold.Remaining() != 0 || !hold.Lost() {
+		t.Error("it exceeds MaxHold")
+	}
+}
+
 // filter is a server in memory over which commands and messages are lost or late.
 type filter struct {
 	*slocktest.Server

@@ -2,7 +2,9 @@ package slock_test
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -10,7 +12,60 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"slock.example/go"
+	"slock.example/go/slocktest"
 )
+
+// A time of AtLeast that the server would refuse at the release is refused before the lock is asked for.
+func TestAtLeastAboveTheLongestTTL(t *testing.T) {
+	w := newWorld(t, redis.Options{})
+	w.do("CONFIG", "SET", "slock.max-ttl-ms", 60000)
+	quorum := slock.NewQuorum([]redis.UniversalClient{w.rdb})
+	defer quorum.Close()
+	for _, request := range []slock.Request{w.locks.Write("a"), w.locks.Write("b", "c"), quorum.Write("d")} {
+		_, err := request.With(slock.AtLeast(time.Minute + time.Millisecond)).Lock(t.Context())
+		var reply redis.Error
+		if !errors.As(err, &reply) {
+			t.Errorf("%T", err)
+		}
+		is(t, err, nil, "AtLeast of 1m0.001s: ERR ttl must be", "slock.max-ttl-ms")
+		w.nothingLeft()
+		hold := must(request.With(slock.AtLeast(time.Minute)).TryLock(t.Context()))
+		is(t, hold.Unlock(t.Context()), nil)
+		_, err = request.TryLock(t.Context())
+		is(t, err, []error{slock.ErrNotAcquired})
+		w.do("FLUSHALL")
+	}
+}
+
+// The question is sent once, first, and not with a token of the program's, whose hold it would change.
+func TestTheTimeOfAtLeastIsAskedForOnce(t *testing.T) {
+	f := &filter{Server: slocktest.New()}
+	var questions, others atomic.Int32
+	f.call = func(call slock.Call, send func() (any, any, error)) (any, any, error) {
+		if call.Command[0] != "SLOCK.EXTEND" {
+			others.Add(1)
+		} else if questions.Add(1); others.Load() > 0 || call.Command[2] == "mine" {
+			t.Error(call)
+		}
+		return send()
+	}
+	locks := slock.NewWith(f)
+	request := locks.Write("job").With(slock.Token("mine"), slock.Wait(100*time.Millisecond), slock.AtLeast(time.Hour))
+	must(slock.NewWith(f.Server).Write("job").Lock(t.Context()))
+	_, err := request.Lock(t.Context())
+	is(t, err, []error{slock.ErrTimedOut})
+	_, err = request.With(slock.TTL(time.Hour)).Lock(t.Context()) // which the server checks
+	is(t, err, []error{slock.ErrTimedOut})
+	if questions.Load() != 1 {
+		t.Error(questions.Load(), "questions")
+	}
+	_ = locks.Close()
+	f.Fail(syscall.ECONNREFUSED)
+	within(t, 0, func() {
+		_, err = slock.NewWith(f.Server, slock.RetryFor(1), slock.AtLeast(time.Hour)).Write("job").Lock(t.Context())
+		is(t, err, []error{slock.ErrNoAnswer, syscall.ECONNREFUSED}, "job")
+	})
+}
 
 // Each call ends at its limit, or at the deadline of its context, also if the program's client has no time limits.
 func TestEachCallEndsInABlackHole(t *testing.T) {
@@ -54,6 +109,26 @@ func TestEachCallEndsInABlackHole(t *testing.T) {
 	}
 	all.Wait()
 	within(t, limit, func() { _ = w.locks.Close() })
+}
+
+// A wait that the server cannot count is none.
+func TestWaitBelowAMillisecond(t *testing.T) {
+	w := newWorld(t, redis.Options{})
+	quorum := slock.NewQuorum([]redis.UniversalClient{w.rdb})
+	defer quorum.Close()
+	for _, request := range []slock.Request{w.locks.Read("job"), quorum.Read("other")} {
+		request = request.With(slock.Limit(1), slock.Wait(1))
+		must(request.Lock(t.Context()))
+		_, err := request.Lock(t.Context())
+		is(t, err, []error{slock.ErrTimedOut})
+	}
+	hold := must(w.locks.Read("more").Lock(t.Context()))
+	is(t, hold.Upgrade(t.Context(), slock.Wait(1)), nil)
+	for _, option := range []slock.RequestOption{slock.Wait(-1), slock.MaxHold(-1), slock.AtLeast(-1)} {
+		_, err := w.locks.Write("none").With(option).Lock(t.Context())
+		is(t, err, []error{slock.ErrInvalid}, "negative")
+	}
+	is(t, must(w.locks.Write("none").With(slock.MaxHold(0)).Lock(t.Context())).Check(), nil)
 }
 
 // Others have the lock, or the server cannot be reached: a program tells these apart.

@@ -110,7 +110,7 @@ const leastTTL = 2 * time.Millisecond
 func TTL(ttl time.Duration) RequestOption { return func(s *requestSettings) { s.ttl = ttl } }
 
 // Wait sets how long Lock waits at most. A deadline of the context ends the wait too, whichever comes first. Without
-// either, Lock waits until the lock is granted. With a wait of zero, Lock sends the request once.
+// either, Lock waits until the lock is granted. With a wait below a millisecond, Lock sends the request once.
 func Wait(wait time.Duration) RequestOption { return func(s *requestSettings) { s.wait = wait } }
 
 // Limit lets at most n readers hold the lock at once: a semaphore of n permits, 1 or more. It is for reading only. Give
@@ -125,11 +125,12 @@ func Metadata(text string) RequestOption { return func(s *requestSettings) { s.m
 func NoRenewal() RequestOption { return func(s *requestSettings) { s.noRenewal = true } }
 
 // MaxHold sets the maximum hold time: the hold is lost so long after the grant, and renewals cannot exceed it. So a
-// program that is stuck does not hold the lock for ever.
+// program that is stuck does not hold the lock for ever. Zero, the default, means none.
 func MaxHold(most time.Duration) RequestOption { return func(s *requestSettings) { s.maxHold = most } }
 
 // AtLeast keeps the lock for so long after the grant, even if the hold is released earlier: the release then only ends
-// the renewal. It is for jobs that start on several machines whose clocks differ, and must run once.
+// the renewal. It is for jobs that start on several machines whose clocks differ, and must run once. The time is at most the
+// server's slock.max-ttl-ms: if it is longer than the ttl, that is checked before the lock is asked for.
 func AtLeast(least time.Duration) RequestOption {
 	return func(s *requestSettings) { s.atLeast = least }
 }

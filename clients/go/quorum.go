@@ -105,7 +105,20 @@ func (q *quorum) acquire(ctx context.Context, r *Request, try bool) (taken, erro
 	began, a := sending(), newAttempts(ctx, q.closing, r.keys, q.settings.retryFor)
 	a.wait(r.settings.wait, try)
 	a.polling = q.settings.strategy
+	isAllowed := r.settings.atLeast <= r.settings.ttl
 	err := a.run(func() error {
+		if !isAllowed {
+			last = q.votes(r).allows(ctx)
+			switch isAllowed = last.isRefused(); {
+			case isAllowed:
+				last = nil
+			case a.once || last.isFinal():
+				return errTimedOut
+			default:
+				a.last = errSilent
+				return errPoll
+			}
+		}
 		v = q.votes(r) // with another token
 		got, isGranted := v.attempt(ctx)
 		if isGranted {
@@ -220,6 +233,15 @@ func (of *vote) take(ctx context.Context, until time.Time, n *server, call Call)
 		of.fence.Store(got.number)
 	}
 	return got.number, before, err
+}
+
+// allows asks the nodes whether a hold may last for the time of AtLeast. Those that allow it count as refused, because
+// they extend nothing.
+func (v *votes) allows(ctx context.Context) tally {
+	isEnough := func(t tally) bool { return t.isRefused() || t.isFinal() }
+	return v.ask(ctx, ctx, isEnough, func(ctx context.Context, until time.Time, n *server, _ *vote) (bool, error) {
+		return false, n.allows(ctx, until, v.owner.names, v.request.settings.atLeast)
+	})
 }
 
 // attempt asks all nodes once for the lock. Without a majority in time it ends what they gave.

@@ -173,6 +173,16 @@ func (s *server) ask(ctx context.Context, names []string, limit time.Duration, c
 	return got, err
 }
 
+// allows gives the error of the server if it lets no hold last for the time of AtLeast. It asks once, by an extension for
+// an owner token that holds nothing.
+func (s *server) allows(ctx context.Context, until time.Time, names []string, least time.Duration) error {
+	_, err := s.number(ctx, until, newOwner(names, s.settings.prefix, "").extend(least, 0, false))
+	if code(err) == "ERR" {
+		err = &ReplyError{fmt.Errorf("slock: AtLeast of %s: %w", least, err)}
+	}
+	return err
+}
+
 // holders are those of the first key that somebody holds, at most 10, or none if the server does not tell in time.
 func (s *server) holders(ctx context.Context, keys []string) []Holder {
 	until := time.Now().Add(holdersReply)

@@ -203,6 +203,10 @@ func TestRetries(t *testing.T) {
 	// A deadline may be later than the ttl.
 	ctx, cancel = context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
+	if err := try(ctx, newKey(), 0, retry); !redis.HasErrorPrefix(err, "ttl must be") {
+		t.Fatal(err)
+	}
+	wantErrors(t, try(t.Context(), newKey(), 0, retry), context.DeadlineExceeded)
 	wantErrors(t, try(ctx, key, time.Millisecond, &spy{pause: time.Millisecond, before: func(retry int) {
 		if retry == 5 {
 			_ = holder.Release(t.Context())

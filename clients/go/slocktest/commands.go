@@ -112,7 +112,7 @@ func (s *Server) execute(command []any) any {
 	case !isKnown:
 		return failed("ERR unknown command '%s'", r.name)
 	case r.number("TTL") > longest.Milliseconds():
-		return failed("ERR ttl-ms must be 1 to %d", longest.Milliseconds())
+		return failed("ERR ttl must be an integer from 1 to %d milliseconds (slock.max-ttl-ms)", longest.Milliseconds())
 	}
 	return execute(s, r)
 }
