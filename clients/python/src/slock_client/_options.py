@@ -48,7 +48,8 @@ class RequestOptions(HoldOptions, total=False):
     - `renew`: whether the hold is renewed until it is released. Default: true.
     - `max_hold`: the maximum hold time. Renewals and extensions cannot exceed it.
     - `at_least`: the lock stays for so long after the grant, even if it is released earlier. It is for jobs that start
-      on several machines whose clocks differ, and must run once.
+      on several machines whose clocks differ, and must run once. At most the server's `slock.max-ttl-ms`: checked
+      before the lock is asked for.
     - `token`: the owner token, of 1 to 255 bytes. Without it each acquisition draws 128 random bits. Give all locks of
       one task the same token, and the server refuses a wait that would be a deadlock. Two acquisitions of one key by
       one token are one hold for the server. If a command without a reply arrives late, it may take the lock again for
