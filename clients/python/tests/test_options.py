@@ -1,9 +1,11 @@
-"""Options that are checked before the lock is asked for."""
+"""Options and their checks before the lock is asked for, and what a hold tells."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import redis.asyncio
 import slock_client
 import slock_client.asyncio
 from harness import Server
+from slock_client._acquisition import Request
 from slock_client.testing import MemoryServer
 
 DAY = 86400
@@ -98,3 +101,62 @@ def test_at_least_within_the_limits_of_time() -> None:
             locks.write("job", at_least=60, wait=0.05).acquire()
         with pytest.raises(slock_client.TimedOutError):
             locks.write("job", at_least=60, wait=0).acquire()
+
+
+def test_wrong_options() -> None:
+    locks = slock_client.Locks(redis.Redis())
+    for name, value in [
+        *(("ttl", None), ("at_least", None), ("replica_timeout", None), ("metadata", 7), ("metadata", b"x")),
+        *(("token", b"x"), ("label", 7), ("min_replicas", None), ("min_replicas", "1"), ("limit", "1")),
+    ]:
+        with pytest.raises(TypeError, match=rf"^{name} must be .*, not {value!r}$"):
+            locks.read("job", **{name: value})
+    with pytest.raises(TypeError, match=r"^prefix must be"):
+        slock_client.Locks(redis.Redis(), prefix=b"x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^token must be"):
+        locks.release("job", b"x")  # type: ignore[arg-type]
+    for most in (0, -1, 0.0):
+        with pytest.raises(ValueError, match=r"^max_hold must be"):
+            locks.write("job", max_hold=most)
+    locks.write("job", wait=None, max_hold=None, metadata=None, token=None, label=None)
+
+
+@pytest.mark.parametrize("wait", [1e-9, 1e-6, 0.0009])
+def test_a_wait_below_a_millisecond(server: Server, wait: float) -> None:
+    quorum = slock_client.Quorum([MemoryServer()])
+    for locks in (slock_client.Locks(redis.Redis(port=server.port)), quorum):
+        request = locks.write("job", wait=wait)
+        with request as hold:
+            with pytest.raises(slock_client.TimedOutError):
+                request.acquire()
+            assert locks.queues() == []
+        with pytest.raises(slock_client.NotHeldError):
+            hold.check()
+        locks.close()
+
+
+def test_a_late_process_sends_its_request_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    acquire = Request.acquire
+
+    def late(self: Request) -> Any:
+        time.sleep(0.01)
+        return acquire(self)
+
+    monkeypatch.setattr(Request, "acquire", late)
+    with slock_client.Locks(MemoryServer()) as locks:
+        locks.write("job", wait=0.005).acquire().release()
+
+
+@pytest.mark.parametrize("end", [slock_client.Hold.release, slock_client.Hold.detach, None])
+def test_nothing_remains_of_a_hold_that_is_over(end: Callable[[slock_client.Hold], None] | None) -> None:
+    server = MemoryServer()
+    with slock_client.Locks(server) as locks:
+        hold = locks.write("job").acquire()
+        assert hold.remaining > 9
+        if end is not None:
+            end(hold)
+        else:
+            server.lose("job")
+            with pytest.raises(slock_client.LostError):
+                hold.release()
+        assert hold.remaining == 0 and hold.lost == (end is None)

@@ -47,7 +47,7 @@ class Request:
         self._began = now()
         self._server, self._owner, self._call, self._options = server, owner, call, options
         self._is_try, self._key = is_try, owner.keys[0]
-        self._once = is_try or options.wait == 0  # a refusal ends it
+        self._once = is_try or options.is_once  # a refusal ends it
         self._deadline = float("inf") if self._once or options.wait is None else self._began + options.wait
         self._contact: float | None = None  # when the server last replied
         self._last: Exception | None = None  # the last error that passes; None after a reply without one
@@ -117,9 +117,10 @@ class Request:
         while True:
             if self._is_closed:
                 raise ClosedError("the Locks has been closed")
-            is_over = now() >= self._deadline
+            has_sent = self._contact is not None or self._last is not None
+            is_over = has_sent and now() >= self._deadline
             if is_over or (self._last is not None and now() >= self._limit()):
-                raise await self._failure(is_over and self._last is None and self._contact is not None)
+                raise await self._failure(is_over and self._last is None)
             try:
                 outcome = await self._attempt()
                 if outcome != "again":

@@ -246,7 +246,7 @@ async def acquire(
     servers: Sequence[Server], owner: Callable[[], Owner], mode: Mode, options: Options, is_try: bool
 ) -> Votes | None:
     """Asks until a majority grants the lock. Each attempt has an owner of its own. `None`: a try was refused."""
-    began, is_once = now(), is_try or options.wait == 0
+    began, is_once = now(), is_try or options.is_once
     deadline = float("inf") if is_once or options.wait is None else began + options.wait
     limit = began + options.retry_for  # a majority has to have replied
     is_checked = options.at_least <= options.ttl
