@@ -20,6 +20,7 @@ import redis.asyncio
 import slock_client
 import slock_client.asyncio
 from harness import Server, wait_until
+from slock_client.testing import MemoryServer
 
 SOURCE = str(Path(slock_client.__file__).parents[1])
 TTL = 3.0
@@ -87,6 +88,29 @@ def test_a_hold_of_a_closed_loop_is_not_renewed(locks: slock_client.asyncio.Lock
     hold = asyncio.run(locks.write("job").acquire())
     wait_until(lambda: client.exists("job") == 0, 5)
     assert hold.lost
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_the_end_of_a_loop_leaves_no_task(is_silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of `asyncio.run`, which cancels all tasks: also with renewals and releases under way. Holds are left to their
+    ttl."""
+    server = MemoryServer()
+    locks, held = slock_client.asyncio.Locks(server, ttl=0.4), list[slock_client.asyncio.Hold]()
+
+    async def silence(*_: object) -> None:
+        await asyncio.sleep(60)
+
+    async def main() -> asyncio.AbstractEventLoop:
+        held.extend([await locks.write(f"job-{number}").acquire() for number in range(60)])
+        if is_silent:
+            monkeypatch.setattr("slock_client.testing._Link.send", silence)
+            for hold in held[:20]:
+                hold._claim.drop()
+            await asyncio.sleep(0.2)
+        return asyncio.get_running_loop()
+
+    assert not asyncio.all_tasks(asyncio.run(main()))
+    assert server.holders("job-0") == [held[0].token]
 
 
 def test_a_hold_that_nobody_has_is_ended(server: Server, client: redis.Redis) -> None:

@@ -15,7 +15,18 @@ from slock_client import info
 from slock_client._clock import now
 from slock_client._listener import AGAIN, CLOSED, Ticket
 from slock_client._options import Options, exponential
-from slock_client._protocol import SERVER_WAIT, Owner, explained, more_telling, no_answer, passes, short, waiting
+from slock_client._protocol import (
+    SERVER_WAIT,
+    Owner,
+    at_least_call,
+    explained,
+    more_telling,
+    naming_at_least,
+    no_answer,
+    passes,
+    short,
+    waiting,
+)
 from slock_client._server import Answer, Server, after_errors
 from slock_client._transport import Call, NoReply, ServerError
 from slock_client.errors import ClosedError, SlockError, TimedOutError
@@ -36,12 +47,13 @@ class Request:
         self._began = now()
         self._server, self._owner, self._call, self._options = server, owner, call, options
         self._is_try, self._key = is_try, owner.keys[0]
-        self._once = is_try or options.wait == 0  # a refusal ends it
+        self._once = is_try or options.is_once  # a refusal ends it
         self._deadline = float("inf") if self._once or options.wait is None else self._began + options.wait
         self._contact: float | None = None  # when the server last replied
         self._last: Exception | None = None  # the last error that passes; None after a reply without one
         self._failures = self._polls = 0
         self._is_closed = False
+        self._is_checked = True  # the server accepts `at_least`, or it was not asked
         self._waits = False  # others had the lock, so it waits by a message from now on
         self._ticket: Ticket | None = None  # by which its last copy waits
         self._sent = 0.0  # before the last copy was sent that was answered null
@@ -56,7 +68,7 @@ class Request:
 
     async def acquire(self) -> Answer | None:
         """The grant, or `None` if a try was refused. Whatever else ends it, nothing is left on the server."""
-        grant = None
+        grant, self._is_checked = None, self._options.at_least <= self._options.ttl
         try:
             grant = await self.run()
         finally:
@@ -105,9 +117,10 @@ class Request:
         while True:
             if self._is_closed:
                 raise ClosedError("the Locks has been closed")
-            is_over = now() >= self._deadline
+            has_sent = self._contact is not None or self._last is not None
+            is_over = has_sent and now() >= self._deadline
             if is_over or (self._last is not None and now() >= self._limit()):
-                raise await self._failure(is_over and self._last is None and self._contact is not None)
+                raise await self._failure(is_over and self._last is None)
             try:
                 outcome = await self._attempt()
                 if outcome != "again":
@@ -131,19 +144,34 @@ class Request:
             return self._began + self._options.retry_for
         return self._contact + self._options.retry_wait_for
 
+    def _until(self) -> float:
+        """Until when a reply to the next copy is waited for. If this process was late, the server gets the time for one
+        all the same."""
+        limit = max(self._limit(), now() + _LATE_REPLY)
+        return min(limit, now() + self._options.retry_for, self._deadline + _LATE_REPLY)
+
+    async def _check(self) -> None:
+        """Has the server check `at_least` before the lock is asked for."""
+        try:
+            with naming_at_least():
+                await self._server.number(at_least_call(self._owner.names, self._options), self._until())
+        except ServerError:
+            self._contact = now()
+            raise
+        self._is_checked = True
+
     async def _attempt(self) -> Outcome:
+        if not self._is_checked:
+            await self._check()
         ticket = None if self._once else await self._take_ticket()
         call, wait = self._call, 0.0
         if ticket:
             wait = min(SERVER_WAIT, max(self._deadline - now(), 0.001))
             call = waiting(call, wait, ticket.channel, ticket.tag)
             ticket.was_confirmed = self._server.listener.is_confirmed(ticket)
-        # If this process was late, the server gets the time for a reply all the same.
-        limit = max(self._limit(), now() + _LATE_REPLY)
-        until = min(limit, now() + self._options.retry_for, self._deadline + _LATE_REPLY)
         was_loose, self._is_loose = self._is_loose, True
         try:
-            answer = await self._server.number(call, until)
+            answer = await self._server.number(call, self._until())
         except ServerError as error:
             self._is_loose, self._contact = was_loose, now()
             if not (ticket and self._server.listener.has_failed(self._key, ticket, error)):

@@ -110,8 +110,9 @@ class HoldBase:
 
     @property
     def remaining(self) -> float:
-        """For how many seconds the hold is certainly there if nobody deletes its keys. A renewal makes it longer."""
-        return max(0.0, self._last - now())
+        """For how many seconds the hold is certainly there if nobody deletes its keys. A renewal makes it
+        longer. It is 0 when the hold was released, detached or lost."""
+        return 0.0 if self._over else max(0.0, self._last - now())
 
     @property
     def lost(self) -> bool:

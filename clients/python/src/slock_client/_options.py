@@ -42,13 +42,15 @@ class RequestOptions(HoldOptions, total=False):
     """Durations are seconds, or a `timedelta`.
 
     - `ttl`: how long a hold lives without a renewal, at least 2 ms. The server counts in milliseconds. Default: 10 s.
-    - `wait`: how long `acquire` waits at most. Without it, until the lock is granted. Zero sends the request once.
+    - `wait`: how long `acquire` waits at most. Without it, until the lock is granted. Less than 1 ms sends the
+      request once.
     - `metadata`: a text of at most 1024 bytes that `SLOCK.INFO key FULL` shows with the hold and while it waits. The
       default names the host, the process, and the thread or task.
     - `renew`: whether the hold is renewed until it is released. Default: true.
-    - `max_hold`: the maximum hold time. Renewals and extensions cannot exceed it.
+    - `max_hold`: the maximum hold time, above 0. Renewals and extensions cannot exceed it.
     - `at_least`: the lock stays for so long after the grant, even if it is released earlier. It is for jobs that start
-      on several machines whose clocks differ, and must run once.
+      on several machines whose clocks differ, and must run once. At most the server's `slock.max-ttl-ms`: checked
+      before the lock is asked for.
     - `token`: the owner token, of 1 to 255 bytes. Without it each acquisition draws 128 random bits. Give all locks of
       one task the same token, and the server refuses a wait that would be a deadlock. Two acquisitions of one key by
       one token are one hold for the server. If a command without a reply arrives late, it may take the lock again for
@@ -150,11 +152,20 @@ class Options:
         for name in given.keys() - kind.__optional_keys__:
             raise TypeError(f"there is no option {name!r}")
         changed = Options(**{**vars(self), **given})
-        for name in _DURATIONS & given.keys():
-            if given[name] is not None:
-                setattr(changed, name, seconds(given[name], name))
+        for name, value in given.items():
+            if value is None and name in _NONE:
+                continue
+            if name in _DURATIONS:
+                setattr(changed, name, seconds(value, name))
+            elif not isinstance(value, _KINDS.get(name, object)):
+                raise TypeError(f"{name} must be of the type {_KINDS[name].__name__}, not {value!r}")
         changed._check()
         return changed
+
+    @property
+    def is_once(self) -> bool:
+        """Whether `acquire` sends the request once. The server has no shorter wait than a millisecond."""
+        return self.wait is not None and self.wait < 0.001
 
     def counted(self, ttl: float) -> float:
         """The part of a ttl that counts for the validity. The server counts in milliseconds."""
@@ -166,6 +177,8 @@ class Options:
 
     def _check(self) -> None:
         self.check_ttl(self.ttl)
+        if self.max_hold == 0:
+            raise ValueError("max_hold must be above 0")
         if self.metadata is not None and len(self.metadata.encode()) > 1024:
             raise ValueError(f"the metadata must have at most 1024 bytes, not {len(self.metadata.encode())}")
         if self.token is not None and not 1 <= len(self.token.encode("utf-8", "surrogateescape")) <= 255:
@@ -179,6 +192,11 @@ class Options:
 
 
 _DURATIONS = {"ttl", "wait", "max_hold", "at_least", "replica_timeout", "retry_for", "retry_wait_for", "node_timeout"}
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("metadata", "token", "label", "prefix"), str),
+    **dict.fromkeys(("min_replicas", "limit"), int),
+}
+_NONE = {"wait", "max_hold", "node_timeout", "metadata", "token", "label", "limit"}  # may be `None`
 
 
 def check_keys(keys: tuple[str, ...]) -> None:

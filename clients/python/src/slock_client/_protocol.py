@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from slock_client import errors
 from slock_client._options import Mode, Options, own_name
@@ -88,6 +90,25 @@ class Owner:
         """
         rest = _fenced(fence) if self.is_given else ("REFUSE", ms(REFUSE_FOR))
         return self._command("", "SLOCK.MUNLOCK", *rest)
+
+
+def at_least_call(names: tuple[str, ...], options: Options) -> Call:
+    """Has the server check `at_least`, which is else sent at the release, when it is too late. Nobody has the token, so
+    no hold changes."""
+    return Owner(names, replace(options, token=None)).extend(options.at_least, 0)
+
+
+@contextlib.contextmanager
+def naming_at_least() -> Iterator[None]:
+    """An error that lasts, and that is not one of this library, names the option."""
+    try:
+        yield
+    except ServerError as error:
+        known = explained(error)
+        if passes(error) or isinstance(known, errors.SlockError):
+            raise
+        named = type(known)(f"at_least: {known}")
+        raise ServerError(str(named)) from named
 
 
 def _fenced(fence: int) -> tuple[object, ...]:

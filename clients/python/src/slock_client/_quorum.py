@@ -11,13 +11,14 @@ from itertools import count
 
 from slock_client._clock import now
 from slock_client._options import Mode, Options
-from slock_client._protocol import Owner, explained, passes, short
+from slock_client._protocol import Owner, at_least_call, explained, naming_at_least, passes, short
 from slock_client._server import Answer, Server
 from slock_client._transport import Call, NoReply, ServerError
 from slock_client.errors import NodeReply, QuorumMissedError, SlockError, TimedOutError
 
 _SILENT = NoReply("no reply in time")
 _TOO_FEW = SlockError("granted, and released since there was no majority")
+_NOT_ASKED = SlockError("the lock was not asked for")
 _NOT_HERE = ("WRONGMODE", "NOTHELD", "WRONGTYPE")
 
 Reply = bool | Exception  # of a node: whether it granted, extended or released; or why that is not known
@@ -170,6 +171,21 @@ class Votes:
         """At how many nodes it released what the owner holds."""
         return (await self.ask(lambda vote, until: vote.release(self.owner, until), lambda _: False)).granted
 
+    async def check(self) -> Tally:
+        """Has all nodes check `at_least` before the lock is asked for. One that accepts it counts as if it granted."""
+        call = at_least_call(self.owner.names, self._options)
+
+        async def node(vote: _Vote, until: float) -> bool:
+            with naming_at_least():
+                await vote.send(call, until)
+            return True
+
+        tally = await self.ask(node, lambda tally: tally.is_granted or tally.is_final)
+        if not tally.is_granted:
+            tally.replies = [_NOT_ASKED if reply is True else reply for reply in tally.replies]
+        self.sent = now()
+        return tally
+
     async def attempt(self) -> Tally:
         """Asks all nodes once for the lock. Without a majority in time it ends what they gave."""
         options = self._options
@@ -230,14 +246,19 @@ async def acquire(
     servers: Sequence[Server], owner: Callable[[], Owner], mode: Mode, options: Options, is_try: bool
 ) -> Votes | None:
     """Asks until a majority grants the lock. Each attempt has an owner of its own. `None`: a try was refused."""
-    began, is_once = now(), is_try or options.wait == 0
+    began, is_once = now(), is_try or options.is_once
     deadline = float("inf") if is_once or options.wait is None else began + options.wait
     limit = began + options.retry_for  # a majority has to have replied
+    is_checked = options.at_least <= options.ttl
     for number in count():
         votes = Votes(servers, owner(), mode, options)
-        tally = await votes.attempt()
-        if tally.is_granted:
-            return votes
+        if not is_checked:
+            tally = await votes.check()
+            is_checked = tally.is_granted
+        if is_checked:
+            tally = await votes.attempt()
+            if tally.is_granted:
+                return votes
         if tally.is_refused:
             if is_try:
                 return None

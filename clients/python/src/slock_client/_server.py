@@ -64,7 +64,7 @@ class Crew(Generic[T]):
                 await self._work(item)
         finally:
             self._permits.append(None)
-            if self._items:  # it came after the last look here
+            if self._items and not self._io.is_ending():  # it came after the last look here
                 self._io.spawn(self._run)
 
 

@@ -106,6 +106,9 @@ class Threads:
     def is_busy(self) -> bool:
         return not self._jobs.empty() or len(self._permits) + len(self._idle) < _MOST_WORKERS
 
+    def is_ending(self) -> bool:
+        return False
+
     async def apart(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if threading.current_thread().name.startswith("slock"):
             return await function()

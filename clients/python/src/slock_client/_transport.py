@@ -97,6 +97,11 @@ class Runtime(Protocol):
         """Runs a coroutine function that takes seconds at most, in the background, perhaps after others."""
         ...
 
+    def is_ending(self) -> bool:
+        """Whether the end of an event loop cancels this task of the background. One that it starts would not get to its
+        end."""
+        ...
+
     async def apart(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs a coroutine function where no exception of a signal handler can come, and gives its result."""
         ...

@@ -38,7 +38,8 @@ class Watchdog:
         """Has it look at that time."""
         self._calls += 1
         if self._permit:
-            self._io.start(self._run)
+            if not self._io.is_ending():
+                self._io.start(self._run)
         elif due < self._wakes_at:
             self._inbox.put(None)
 

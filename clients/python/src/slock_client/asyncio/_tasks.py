@@ -88,6 +88,9 @@ class Tasks:
         if error is not None and not isinstance(error, NoReply):
             _log.error("slock: a task in the background failed", exc_info=error)
 
+    def is_ending(self) -> bool:
+        return isinstance(sys.exc_info()[1], asyncio.CancelledError) and asyncio.current_task() in self._tasks
+
     async def apart(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await function()
 
@@ -112,7 +115,7 @@ class Tasks:
             return await _within(min(until, now() + link.limit), link.send(key, commands))
         finally:
             self._running -= 1
-            if self._queue:
+            if self._queue and not self.is_ending():
                 self.spawn(lambda: self._send_next(link))
 
     async def _send_next(self, link: Link) -> None:
