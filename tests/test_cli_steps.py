@@ -14,9 +14,7 @@ from harness import Locks
 from harness.cli import LIMIT, Cli, ending, hold, holders, until_waiters
 from harness.settings import REPOSITORY
 
-EVAL = 'eval "$(slock acquire --export deploy)"'
-PAGE = (REPOSITORY / "cli/README.md").read_text()
-(DOCUMENTED,) = re.findall(r"^lease=.*\neval .*$", PAGE, re.MULTILINE)
+(PAGE,) = re.findall(r"^lease=.*\neval .*$", (REPOSITORY / "cli/README.md").read_text(), re.MULTILINE)
 
 
 def shell(cli: Cli, script: str, *words: str, **given: str) -> subprocess.CompletedProcess[str]:
@@ -68,19 +66,13 @@ def test_an_empty_token_is_wrong_usage(cli: Cli) -> None:
         assert done.returncode == 2 and "TOKEN>' but none was supplied" in done.stderr
 
 
-def test_the_shell_reads_what_it_prints(cli: Cli) -> None:
-    key = 'a key\'; rm -rf "$HOME"'
-    script = 'eval "$(slock acquire --export "$1")"; slock release "$1" "$SLOCK_TOKEN"'
+@pytest.mark.parametrize("take", [PAGE, 'eval "$(slock acquire --export deploy)"'])
+def test_a_shell_reads_what_it_prints_or_ends(cli: Cli, client: redis.Redis, take: str) -> None:
+    key, take = 'a key\'; rm -rf "$HOME"', take.replace("acquire", "acquire --no-wait -E 9")
+    script = f'{take}\nslock release deploy "$SLOCK_TOKEN"'.replace("deploy", '"$1"')
     assert shell(cli, script, key).stdout == f"{key} is released\n"
-
-
-@pytest.mark.parametrize("take", [DOCUMENTED, EVAL, f"{EVAL} || exit"])
-def test_a_script_that_does_not_get_the_lock_ends(cli: Cli, client: redis.Redis, take: str) -> None:
-    take = take.replace("acquire", "acquire --no-wait -E 9")
-    release = 'slock release deploy "$SLOCK_TOKEN"'
-    assert shell(cli, f"{take}\n{release}").stdout == "deploy is released\n"
-    hold(client, "deploy", "other")
-    call = ["bash", *([] if "exit" in take else ["-e"]), "-c", f"{take}\necho went on"]
+    hold(client, key, "other")
+    call = ["bash", *([] if "exit" in take else ["-e"]), "-c", f"{script}; echo went on", "bash", key]
     done = subprocess.run(call, env=cli.environment, capture_output=True, text=True, timeout=LIMIT)
     assert (done.returncode, done.stdout) == (9, "")
 
