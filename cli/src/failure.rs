@@ -100,6 +100,10 @@ pub fn explain(error: &RedisError, place: &str) -> String {
         format!("{place} does not answer: is it the right address, and does it speak TLS (rediss://) or not?")
     } else if error.is_connection_dropped() {
         format!("{place} closed the connection: does it want TLS, rediss://…, or not?")
+    } else if error.kind() == ErrorKind::Parse {
+        format!("what answers at {place} is no Redis or Valkey server, or it speaks TLS (rediss://…)")
+    } else if text.contains("InvalidContentType") {
+        format!("what answers at {place} speaks no TLS: name it by redis://… rather than rediss://…")
     } else if error.kind() == ErrorKind::Io && text.contains("certificate") {
         format!("the TLS of {place} failed: {text}; --tls-ca names the authorities to trust")
     } else {
