@@ -274,7 +274,7 @@ pub struct Run {
     #[arg(long, value_name = "TIME", value_parser = table::parse_duration, default_value = "0")]
     pub at_least: Duration,
     /// Maximum time held: the command gets SIGTERM before that
-    #[arg(long, value_name = "TIME", value_parser = table::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = table::parse_some_duration)]
     pub max_hold: Option<Duration>,
     /// Time between SIGTERM and SIGKILL if the lock is lost or is about to end
     #[arg(long, value_name = "TIME", value_parser = table::parse_duration, default_value = "10s")]

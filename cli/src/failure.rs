@@ -47,7 +47,12 @@ impl Failure {
     /// for example, is a setting of it.
     pub fn of_reply(error: &RedisError, place: &str) -> Self {
         match error.detail() {
-            Some(text) if error.code() == Some("ERR") && text.contains(" must be ") => Self::usage(text),
+            Some(text)
+                if error.code() == Some("ERR")
+                    && [" must be ", "named twice"].iter().any(|wrong| text.contains(wrong)) =>
+            {
+                Self::usage(text)
+            }
             _ => Self::new(UNAVAILABLE, explain(error, place)),
         }
     }
