@@ -31,7 +31,8 @@ def test_it_says_what_it_ended(cli: Cli, client: redis.Redis) -> None:
     assert shown, done.stdout
     assert before <= datetime.fromisoformat(shown[1]) <= datetime.now(UTC)
     again = cli("break", "--yes", "job")
-    assert (again.returncode, again.stdout) == (1, "no hold is ended\n")
+    assert (again.returncode, again.stdout, again.stderr) == (1, "no hold is ended\n", "")
+    assert "jo? is a name here; it is a pattern with --held-for or" in cli("break", "--yes", "jo?").stderr
 
 
 def test_it_asks(cli: Cli, client: redis.Redis) -> None:

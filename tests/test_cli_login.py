@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socketserver
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 import redis
 
 from harness import MakeServer, Server, replica_of, wait_until
-from harness.cli import LIMIT, Cli, Terminal, ending, hold, until_waiters
+from harness.cli import LIMIT, Cli, Terminal, ending, hold, listening, until_waiters
 
 
 @pytest.fixture
@@ -125,6 +127,12 @@ CLUSTER = "redis+cluster://[USER:PASSWORD@]HOST[:PORT],…"
     ("redis+cluster://", "a host is missing", CLUSTER),
     ("redis+cluster://host/1", "it names a database, and a cluster has only one", CLUSTER),
     ("unix://run/redis.sock", "the path of the socket does not begin with /", "unix:///PATH"),
+    ("unix:///run/redis.sock?password=pw", "it has a parameter that is not known", "unix:///PATH"),
+    ("redis://host?db=1", "it has a parameter that is not known", SINGLE),
+    ("redis://host:1?ssl=true", "no parameter turns on TLS: its scheme does, as rediss://", SINGLE),
+    ("redis+sentinel://host/name?sentinel-user=a&tls=1", "no parameter turns on TLS", SENTINEL),
+    ("rediss://host#insecure", "there is no #insecure: --tls-ca names the authorities", SINGLE),
+    ("redis://host/0#pw", "it has a #, which is written %23", SINGLE),
 ])  # fmt: skip
 def test_a_url_that_is_not_understood_names_the_part(url: str, part: str, form: str) -> None:
     for done in (Cli(url)("ls"), Cli("redis://127.0.0.1:1")("--url", url, "ls")):
@@ -134,26 +142,44 @@ def test_a_url_that_is_not_understood_names_the_part(url: str, part: str, form: 
         assert "pw" not in done.stderr
 
 
-@pytest.mark.parametrize("url", ["redis://[::1]:1/0", "redis://127.0.0.1:1", "unix:///nowhere/at-all.sock",
+@pytest.mark.parametrize("url", ["redis://[::1]:1/0", "redis://127.0.0.1:1/?protocol=3",
+                                 "unix:///nowhere/at-all.sock?db=1&user=a&pass=b",
                                  "redis+cluster://127.0.0.1:1,127.0.0.1:1/",
                                  "redis+sentinel://127.0.0.1:1/primary?sentinel-password=a@b"])  # fmt: skip
 def test_urls_that_are_understood(url: str) -> None:
     assert Cli(url)("ls").returncode == 69
 
 
+class Http(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        self.request.recv(1 << 16)
+        self.request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
 @pytest.mark.parametrize("words", [["run", "job", "--", "true"], ["ls"], ["doctor"]])
 def test_an_error_says_in_one_line_what_to_do(server: Server, closed: Server, words: list[str]) -> None:
     give_password = "give it by SLOCK_PASSWORD or --password-file"
-    for address, said in {
-        "127.0.0.1:1": ["nobody listens at 127.0.0.1:1: start the server there, or name"],
-        f"nobody:hidden@127.0.0.1:{server.port}": ["refuses the user or the password"],
-        f"127.0.0.1:{closed.port}": ["asks for a password", give_password],
-        f":hidden@127.0.0.1:{closed.port}": ["refuses the user or", give_password],
-    }.items():
-        done = Cli(f"redis://{address}")(*words)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (69, "", 1)
-        assert all(part in done.stderr for part in said)
-        assert "hidden" not in done.stderr
+    with listening(Http) as http:
+        for url, said in {
+            "redis://127.0.0.1:1": ["nobody listens at 127.0.0.1:1: start the server there, or name"],
+            f"redis://nobody:hidden@127.0.0.1:{server.port}": ["refuses the user or the password"],
+            f"redis://127.0.0.1:{closed.port}": ["asks for a password", give_password],
+            f"redis://:hidden@127.0.0.1:{closed.port}": ["refuses the user or", give_password],
+            f"redis://127.0.0.1:{http}": [f"what answers at 127.0.0.1:{http} is no Redis or Valkey server"],
+            f"rediss://127.0.0.1:{http}": [f"what answers at 127.0.0.1:{http} speaks no TLS"],
+        }.items():
+            done = Cli(url)(*words)
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (69, "", 1)
+            assert all(part in done.stderr for part in said)
+            assert "hidden" not in done.stderr
+
+
+def test_a_server_that_does_not_reply(make_server: MakeServer) -> None:
+    (server := make_server()).pause()
+    for words, limit in (["run", "job", "--", "true"], 3), (["acquire", "--wait", "1s", "job"], 1.5):
+        began = time.monotonic()
+        assert Cli(server)(*words).returncode == 69
+        assert time.monotonic() - began < limit + 2
 
 
 @pytest.mark.parametrize("words", ["run job -- true", "info job", "queues", "ls", "ls --json", "old"])

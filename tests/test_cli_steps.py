@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import redis
 
 from harness import Locks
 from harness.cli import LIMIT, Cli, ending, hold, holders, until_waiters
+from harness.settings import REPOSITORY
+
+(PAGE,) = re.findall(r"^lease=.*\neval .*$", (REPOSITORY / "cli/README.md").read_text(), re.MULTILINE)
 
 
 def shell(cli: Cli, script: str, *words: str, **given: str) -> subprocess.CompletedProcess[str]:
@@ -27,7 +31,8 @@ def test_a_deploy_in_three_steps(cli: Cli, locks: Locks, tmp_path: Path) -> None
     variables = tmp_path / "variables"
     shell(cli, f"slock acquire --export --ttl 1m deploy >>{variables}")
     given = dict(line.split("=") for line in variables.read_text().split())
-    assert cli("run", "--no-wait", "deploy", "--", "true").returncode == 75
+    shell(cli, f"! slock acquire --no-wait --export deploy >>{variables} 2>&-")
+    assert dict(line.split("=") for line in variables.read_text().split()) == given
     shell(cli, 'slock extend deploy "$SLOCK_TOKEN" --ttl 5m && slock check deploy "$SLOCK_FENCE"', **given)
     assert 290_000 < locks.pttl("deploy", given["SLOCK_TOKEN"]) <= 300_000
     assert cli("run", "--no-wait", "deploy", "--", "true").returncode == 75
@@ -61,10 +66,15 @@ def test_an_empty_token_is_wrong_usage(cli: Cli) -> None:
         assert done.returncode == 2 and "TOKEN>' but none was supplied" in done.stderr
 
 
-def test_the_shell_reads_what_it_prints(cli: Cli) -> None:
-    key = 'a key\'; rm -rf "$HOME"'
-    script = 'eval "$(slock acquire --export "$1")"; slock release "$1" "$SLOCK_TOKEN"'
+@pytest.mark.parametrize("take", [PAGE, 'eval "$(slock acquire --export deploy)"'])
+def test_a_shell_reads_what_it_prints_or_ends(cli: Cli, client: redis.Redis, take: str) -> None:
+    key, take = 'a key\'; rm -rf "$HOME"', take.replace("acquire", "acquire --no-wait -E 9")
+    script = f'{take}\nslock release deploy "$SLOCK_TOKEN"'.replace("deploy", '"$1"')
     assert shell(cli, script, key).stdout == f"{key} is released\n"
+    hold(client, key, "other")
+    call = ["bash", *([] if "exit" in take else ["-e"]), "-c", f"{script}; echo went on", "bash", key]
+    done = subprocess.run(call, env=cli.environment, capture_output=True, text=True, timeout=LIMIT)
+    assert (done.returncode, done.stdout) == (9, "")
 
 
 def test_acquire_prints_both_tokens_and_extend_never_shortens(cli: Cli, locks: Locks) -> None:

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use serde_json::json;
 use slock_client::redis::{Value, cmd};
-use tokio::time::timeout;
 
 use crate::address::Place;
 use crate::args::Acquire;
@@ -15,7 +14,6 @@ use crate::change::answer;
 use crate::failure::{Failure, NO, UNAVAILABLE};
 use crate::nodes;
 use crate::request::Asked;
-use crate::run::CLOSE_WITHIN;
 use crate::signals::Signals;
 use crate::table::{self, clean};
 
@@ -51,7 +49,7 @@ pub async fn acquire(place: &Place, options: &Acquire) -> Result<u8, Failure> {
         }
         Err(failure) => Err(failure),
     };
-    let _ = timeout(CLOSE_WITHIN, locks.close()).await;
+    asked.close(code.as_ref().err()).await;
     code
 }
 

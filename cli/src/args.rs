@@ -43,7 +43,8 @@ SLOCK_USER, SLOCK_PASSWORD and REDISCLI_AUTH are taken out of it.";
 
 const ACQUIRE_HELP: &str = "\
 Prints the owner token and the fencing token. Nothing renews the lock: it ends with its ttl, or by
-`slock release`. `slock extend` lengthens it, and `slock run --token` takes it over.";
+`slock release`. `slock extend` lengthens it, and `slock run --token` takes it over. In a shell:
+  lease=$(slock acquire --export KEY) || exit; eval \"$lease\"";
 
 /// Commands of the server that a user needs, for the ACL.
 const LS_HELP: &str = "Permissions: +scan +slock.info, and %R~ for the keys.";
@@ -273,7 +274,7 @@ pub struct Run {
     #[arg(long, value_name = "TIME", value_parser = table::parse_duration, default_value = "0")]
     pub at_least: Duration,
     /// Maximum time held: the command gets SIGTERM before that
-    #[arg(long, value_name = "TIME", value_parser = table::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = table::parse_some_duration)]
     pub max_hold: Option<Duration>,
     /// Time between SIGTERM and SIGKILL if the lock is lost or is about to end
     #[arg(long, value_name = "TIME", value_parser = table::parse_duration, default_value = "10s")]

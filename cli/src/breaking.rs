@@ -58,8 +58,12 @@ pub async fn take_away(
     } else {
         for key in which.keys {
             let mut node = nodes::of_key(place, key).await?;
-            let number = nodes.len();
+            let (number, before) = (nodes.len(), holds.len());
             add_holds(place, which, &mut node, number, place.full(key).into_bytes(), &mut holds).await?;
+            if holds.len() == before && key.contains(['*', '?', '[']) {
+                let key = clean(key);
+                table::say(&format!("{key} is a name here; it is a pattern with --held-for or --holder"));
+            }
             nodes.push(node);
         }
     }

@@ -121,7 +121,7 @@ pub async fn doctor(place: &Place, user: Option<&str>, key: &str, as_json: bool)
         }
         number += 1;
     }
-    let faults = judge(&facts);
+    let faults = judge(&facts, user.is_none());
     let unchecked =
         || facts.iter().flat_map(|facts| facts.unchecked.iter().map(|unchecked| (&facts.address, unchecked)));
     if as_json {
@@ -208,9 +208,10 @@ async fn may_lock(node: &mut Node, user: Option<&str>, key: &str, facts: &mut Fa
     let token = format!("slock-doctor-{}-{:?}", std::process::id(), Instant::now());
     let name = match user {
         Some(user) => user.to_owned(),
+        // A certificate may choose another user than the one who logs in.
         None => match node.answer(cmd("ACL").arg("WHOAMI").clone()).await {
-            Ok(me) => json_of(&me).as_str().unwrap_or("default").to_owned(),
-            Err(_) => "default".to_owned(),
+            Ok(me) => json_of(&me).as_str().unwrap_or_else(|| node.user()).to_owned(),
+            Err(_) => node.user().to_owned(),
         },
     };
     let with = |command: &str, rest: &[&str]| cmd(command).arg(key).arg(&token).arg(rest).clone();
@@ -277,7 +278,7 @@ fn dry_run(user: &str, command: &Cmd) -> Cmd {
 }
 
 /// All faults, server by server.
-fn judge(facts: &[Facts]) -> Vec<Fault> {
+fn judge(facts: &[Facts], is_own_user: bool) -> Vec<Fault> {
     let mut faults = Vec::new();
     let primary_clock = facts.first().and_then(|facts| facts.clock);
     let own = env!("CARGO_PKG_VERSION").split('.').fold(0, |sum, part| sum * 100 + part.parse().unwrap_or(0));
@@ -420,7 +421,8 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
             let rights = rights.join(" ");
             let found = format!("the user {user} lacks what a library needs: {rights}");
             let first = if rights.starts_with('~') { "name a key that it uses by --key; else " } else { "" };
-            fault("permissions", found, &format!("{first}run: ACL SETUSER {user} {rights}"));
+            let last = if is_own_user { "; or name the user of the programs by --for" } else { "" };
+            fault("permissions", found, &format!("{first}run: ACL SETUSER {user} {rights}{last}"));
         }
     }
     faults

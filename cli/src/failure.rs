@@ -47,7 +47,12 @@ impl Failure {
     /// for example, is a setting of it.
     pub fn of_reply(error: &RedisError, place: &str) -> Self {
         match error.detail() {
-            Some(text) if error.code() == Some("ERR") && text.contains(" must be ") => Self::usage(text),
+            Some(text)
+                if error.code() == Some("ERR")
+                    && [" must be ", "named twice"].iter().any(|wrong| text.contains(wrong)) =>
+            {
+                Self::usage(text)
+            }
             _ => Self::new(UNAVAILABLE, explain(error, place)),
         }
     }
@@ -100,6 +105,10 @@ pub fn explain(error: &RedisError, place: &str) -> String {
         format!("{place} does not answer: is it the right address, and does it speak TLS (rediss://) or not?")
     } else if error.is_connection_dropped() {
         format!("{place} closed the connection: does it want TLS, rediss://…, or not?")
+    } else if error.kind() == ErrorKind::Parse {
+        format!("what answers at {place} is no Redis or Valkey server, or it speaks TLS (rediss://…)")
+    } else if text.contains("InvalidContentType") {
+        format!("what answers at {place} speaks no TLS: name it by redis://… rather than rediss://…")
     } else if error.kind() == ErrorKind::Io && text.contains("certificate") {
         format!("the TLS of {place} failed: {text}; --tls-ca names the authorities to trust")
     } else {

@@ -21,6 +21,10 @@ mod table;
 mod top;
 mod url;
 
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
@@ -43,8 +47,22 @@ async fn slock() {
         }
         code
     });
+    if let Command::Acquire(options) = &cli.command
+        && options.export
+        && code != 0
+        && is_read_by_a_program()
+    {
+        // So that `eval` of it fails, too.
+        table::put_text(&format!("(exit {code})"));
+    }
     // At once: a look-up of a name that still goes on must not keep the program.
     std::process::exit(i32::from(code));
+}
+
+/// Not so for a terminal, and for a file of variables.
+fn is_read_by_a_program() -> bool {
+    let output = std::io::stdout().as_fd().try_clone_to_owned().map(File::from);
+    output.and_then(|output| output.metadata()).is_ok_and(|output| output.file_type().is_fifo())
 }
 
 /// What clap says of a wrong command line, and what it does not know: `--` was forgotten.

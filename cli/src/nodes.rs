@@ -63,6 +63,11 @@ impl Node {
         }
     }
 
+    /// The user who logs in.
+    pub fn user(&self) -> &str {
+        self.info.redis_settings().username().unwrap_or("default")
+    }
+
     pub fn failure(&self, error: &RedisError) -> Failure {
         Failure::of_reply(error, &self.address)
     }

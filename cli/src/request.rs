@@ -6,17 +6,22 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use slock_client::{Error, Hold, Locks, Mode, Request};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::address::Place;
 use crate::args::Wanted;
-use crate::failure::{Failure, NOT_OBTAINED};
+use crate::failure::{Failure, NOT_OBTAINED, UNAVAILABLE};
 use crate::signals::Signals;
 use crate::table;
 
 /// A wait of this length is told on standard error, and then again and again.
 const TELL_AFTER: Duration = Duration::from_secs(1);
 const TELL_AGAIN: Duration = Duration::from_secs(60);
+
+/// What could not be withdrawn or released until then ends by its ttl.
+const CLOSE_WITHIN: Duration = Duration::from_secs(4);
+/// The same for a server that has been waited for in vain.
+const CLOSE_SILENT_WITHIN: Duration = Duration::from_millis(200);
 
 /// The lock that is wanted, and where.
 pub struct Asked<'a> {
@@ -70,6 +75,11 @@ impl Asked<'_> {
             ));
         }
         hold.map_err(|failure| self.with_code(failure))
+    }
+
+    pub async fn close(&self, failure: Option<&Failure>) {
+        let is_silent = failure.is_some_and(|failure| failure.code == UNAVAILABLE);
+        let _ = timeout(if is_silent { CLOSE_SILENT_WITHIN } else { CLOSE_WITHIN }, self.locks.close()).await;
     }
 
     /// With the exit code that was asked for, if the lock was not obtained. If that is 0, only `--verbose` says so: cron

@@ -22,8 +22,6 @@ use crate::table;
 /// How often the server is asked whether it still has the lock, and how often the clock is looked at, which may have
 /// been stopped with the machine.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-/// What could not be released until then ends by its ttl.
-pub const CLOSE_WITHIN: Duration = Duration::from_secs(4);
 const NO_EXECUTABLE: u8 = 126;
 const NO_PROGRAM: u8 = 127;
 
@@ -44,7 +42,7 @@ pub async fn run(place: &Place, options: &Run) -> Result<u8, Failure> {
         Ok(hold) => under(hold, &asked, options, &mut signals).await,
         Err(failure) => Err(failure),
     };
-    let _ = timeout(CLOSE_WITHIN, locks.close()).await;
+    asked.close(code.as_ref().err()).await;
     code
 }
 

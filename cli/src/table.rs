@@ -157,3 +157,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
     if text.is_empty() { Err(wrong()) } else { Ok(total) }
 }
+
+/// Not of nothing.
+pub fn parse_some_duration(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        Duration::ZERO => Err("it must be more than 0".to_owned()),
+        some => Ok(some),
+    }
+}

@@ -18,7 +18,9 @@ pub fn check(url: &str) -> Result<(), Failure> {
         return Err(wrong("it has no ://", SINGLE));
     };
     let form = match scheme {
-        "unix" | "redis+unix" if rest.starts_with('/') => return Ok(()),
+        "unix" | "redis+unix" if rest.starts_with('/') => {
+            return check_end(rest, SOCKET).map_err(|part| wrong(part, SOCKET));
+        }
         "unix" | "redis+unix" => return Err(wrong("the path of the socket does not begin with /", SOCKET)),
         "redis" | "rediss" | "valkey" | "valkeys" => SINGLE,
         "redis+sentinel" | "rediss+sentinel" => SENTINEL,
@@ -64,6 +66,32 @@ pub fn check(url: &str) -> Result<(), Failure> {
     }
     if !database.is_empty() && database.parse::<u32>().is_err() {
         return Err(wrong("the database is no number"));
+    }
+    check_end(after, form).map_err(wrong)
+}
+
+/// What follows the path: parameters, each with a value.
+fn check_end(after: &str, form: &str) -> Result<(), &'static str> {
+    match after.split_once('#') {
+        Some((_, "insecure")) => {
+            return Err("there is no #insecure: --tls-ca names the authorities to trust instead");
+        }
+        Some(_) => return Err("it has a #, which is written %23"),
+        None => {}
+    }
+    let known: &[&str] = match form {
+        SOCKET => &["db", "user", "pass", "protocol"],
+        SENTINEL => &["sentinel-user", "sentinel-password"],
+        CLUSTER => &[],
+        _ => &["protocol"],
+    };
+    let parameters = after.split_once('?').map_or("", |(_, parameters)| parameters);
+    for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
+        match parameter.split('=').next().unwrap_or("") {
+            "ssl" | "tls" => return Err("no parameter turns on TLS: its scheme does, as rediss://…"),
+            name if known.contains(&name) => {}
+            _ => return Err("it has a parameter that is not known"),
+        }
     }
     Ok(())
 }
