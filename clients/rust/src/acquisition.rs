@@ -98,6 +98,8 @@ impl<'a> Pace<'a> {
 pub(crate) struct Acquisition<'a> {
     node: &'a Arc<Node>,
     wanted: &'a Wanted,
+    /// What the server has to take before the lock is asked for; nothing from then on.
+    pub(crate) question: Option<Cmd>,
     /// The command without a wait.
     command: Cmd,
     /// Nobody reads who has the lock.
@@ -126,8 +128,8 @@ impl Drop for Acquisition<'_> {
 impl<'a> Acquisition<'a> {
     pub(crate) fn new(node: &'a Arc<Node>, wanted: &'a Wanted, command: Cmd, is_try: bool) -> Self {
         let pace = Pace::new(wanted, &node.shared, is_try);
-        let (ends, last, waits, is_loose, is_queued) = Default::default();
-        Self { node, wanted, command, is_try, ends, pace, last, waits, is_loose, is_queued }
+        let (question, ends, last, waits, is_loose, is_queued) = Default::default();
+        Self { node, wanted, question, command, is_try, ends, pace, last, waits, is_loose, is_queued }
     }
 
     /// Something of the request may be left on the server, or may be on its way there.
@@ -142,7 +144,11 @@ impl<'a> Acquisition<'a> {
             if is_over || self.last.is_some() && Instant::now() >= self.pace.limit() {
                 return Err(self.failed(is_over && self.last.is_none() && self.pace.contact.is_some()).await);
             }
-            let pauses = match self.send().await {
+            let step = match self.ask().await {
+                Ok(()) => self.send().await,
+                Err(error) => Err(error),
+            };
+            let pauses = match step {
                 Ok(Step::Granted(grant)) => {
                     self.ends = false;
                     return Ok(grant);
@@ -172,6 +178,24 @@ impl<'a> Acquisition<'a> {
         Error::TimedOut(details)
     }
 
+    /// Until when a reply to what is sent now is waited for.
+    fn until(&self) -> Instant {
+        let until = self.pace.limit().min(Instant::now() + self.node.shared.retry_for);
+        self.pace.deadline.map_or(until, |deadline| until.min(deadline + LATE_REPLY))
+    }
+
+    /// Sends the question once, if it has no reply yet.
+    async fn ask(&mut self) -> Result<()> {
+        let Some(question) = &self.question else { return Ok(()) };
+        let reply = self.node.number(self.wanted.call(question, self.until())).await;
+        if reply.as_ref().err().is_none_or(is_reply) {
+            self.pace.contact = Some(Instant::now());
+        }
+        reply.map_err(|error| Error::from(error).of_at_least())?;
+        (self.question, self.last) = (None, None);
+        Ok(())
+    }
+
     /// Sends the request once, and waits for what comes of it.
     async fn send(&mut self) -> Result<Step> {
         let (wanted, listener) = (self.wanted, &self.node.listener);
@@ -185,8 +209,7 @@ impl<'a> Acquisition<'a> {
         }
         let now = Instant::now();
         let wait = self.pace.within(SERVER_WAIT).saturating_duration_since(now).max(Duration::from_millis(1));
-        let until = self.pace.limit().min(now + self.node.shared.retry_for);
-        let until = self.pace.deadline.map_or(until, |deadline| until.min(deadline + LATE_REPLY));
+        let until = self.until();
         let waiting = |ticket: &Ticket| protocol::waiting(&self.command, wait, &ticket.channel, &ticket.tag);
         let waiting = ticket.as_ref().map(waiting);
         let command = waiting.as_ref().unwrap_or(&self.command);

@@ -12,9 +12,9 @@ use redis::{
     AsyncConnectionConfig, Client, ErrorKind, ProtocolVersion, RedisError, RedisResult, Value, cmd, pipe,
 };
 
-use crate::link::{Connection, Health, Link, Program};
+use crate::link::{Connection, Health, Link, OPENING_ONE, Program};
 use crate::server::Server;
-use crate::transport::{Call, SILENCE, Topology};
+use crate::transport::{Call, Topology};
 
 /// How many commands may wait to be written.
 const MOST_UNSENT: usize = 4096;
@@ -76,7 +76,7 @@ impl Server {
     ) -> Self {
         let open = move |health: Option<Arc<Health>>| {
             let config = AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(SILENCE))
+                .set_connection_timeout(Some(OPENING_ONE))
                 .set_response_timeout(None)
                 .set_pipeline_buffer_size(MOST_UNSENT);
             let config = match health.clone() {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{ErrorKind, RedisError};
+use redis::{ErrorKind, RedisError, make_extension_error};
 
 use crate::info::Holder;
 
@@ -163,6 +163,17 @@ impl Error {
             _ => return self,
         };
         kind(Details::new(keys, "").caused_by(Some(self)))
+    }
+
+    /// The error of the question whether the server takes `at_least` as a ttl. The server only speaks of a ttl.
+    pub(crate) fn of_at_least(self) -> Self {
+        match &self {
+            Error::Redis(reply) if reply.code() == Some("ERR") && text(reply).contains("ttl") => {
+                let detail = format!("at_least: {}", reply.detail().unwrap_or_default());
+                Error::Redis(make_extension_error("ERR".into(), Some(detail)))
+            }
+            _ => self,
+        }
     }
 
     /// Whether the command may succeed if it is sent again.

@@ -12,13 +12,16 @@ use futures_util::future::{BoxFuture, Shared};
 use redis::aio::{ConnectionLike, SendError};
 use redis::{Cmd, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::{sleep_until, timeout_at};
+use tokio::time::{sleep_until, timeout, timeout_at};
 
 use crate::errors::is_reply;
 use crate::transport::{Call, Event, Events, Reply, SILENCE, Topology, Transport, silent};
 
 /// Maximum time to open a connection; several servers may have to be tried.
 const OPENING: Duration = Duration::from_secs(5);
+/// The same for one server. In the 3 s of a call an opening that takes long succeeds, for example with TLS to a server that is
+/// far away, and one that is dead is replaced.
+pub(crate) const OPENING_ONE: Duration = Duration::from_secs(2);
 /// A connection that fails at once is not replaced more often.
 const BETWEEN_OPENINGS: Duration = Duration::from_millis(10);
 /// Maximum number of connections for one call at a time.
@@ -103,16 +106,17 @@ impl<C: Connection> Link<C> {
     }
 
     async fn exchange(&self, live: &Live<C>, call: Call<'_>) -> RedisResult<(Value, Value)> {
-        if call.then.is_none() {
+        let Some((_, block)) = call.then else {
             return exchange(live.connection.clone().await?, call).await;
-        }
+        };
         let idle = || live.idle.lock().expect("nothing panics here");
         let free = idle().pop();
         let connection = match free {
             Some(connection) => connection,
             None => (self.open)(None).await?,
         };
-        let replies = exchange(connection.clone(), call).await?;
+        let replies = timeout(SILENCE + block, exchange(connection.clone(), call));
+        let replies = replies.await.map_err(|_| silent())??;
         idle().push(connection);
         Ok(replies)
     }
@@ -134,7 +138,11 @@ impl<C: Connection> Transport for Link<C> {
                 None => None,
             };
             let (live, sent) = (self.live(), Instant::now());
-            let until = call.until.min(sent + SILENCE) + call.then.map_or(Duration::ZERO, |(_, block)| block);
+            let until = match call.then {
+                // It may have to open a connection before.
+                Some((_, block)) => call.until.min(sent + OPENING_ONE + SILENCE) + block,
+                None => call.until.min(sent + SILENCE),
+            };
             let (value, then) = live.noted(until, self.exchange(&live, call)).await?;
             Ok(Reply { value, then, is_alone: program.is_none() && sent.elapsed() < C::SENT_ONCE })
         }

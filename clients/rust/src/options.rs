@@ -66,7 +66,8 @@ options! {
     max_hold: Option<Duration> = None, by |most: Duration| Some(most.min(LONGEST));
 
     /// Minimum hold time: a release that comes earlier only ends the renewals. For jobs that start on several machines
-    /// whose clocks differ, and must run once.
+    /// whose clocks differ, and must run once. At most the server's `slock.max-ttl-ms`: if it is longer than the ttl, the
+    /// server is asked for that before the lock is.
     at_least: Duration = Duration::ZERO, by |least: Duration| least.min(LONGEST);
 
     /// The lock counts only if this many replicas acknowledge it, at the grant and at each renewal. At the grant it is

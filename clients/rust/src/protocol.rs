@@ -109,6 +109,14 @@ impl Wanted {
         fenced(self.command("EXTEND").arg(milliseconds(ttl)).arg("GT"), fence)
     }
 
+    /// If a release may have to lengthen the hold to `at_least`: asks whether the server takes that as a ttl. It extends the hold
+    /// of an owner that nobody is, so it changes nothing.
+    pub(crate) fn question(&self) -> Option<Cmd> {
+        let Options { at_least, ttl, .. } = *self.options;
+        let nobody = || Self { token: draw().into(), ..self.clone() };
+        (at_least > ttl).then(|| nobody().extend(at_least, None))
+    }
+
     /// Makes the reader of a single key the writer, or the other way round.
     pub(crate) fn change(&self, to: Mode, ttl: Duration, fence: i64) -> Cmd {
         let name = if to == Mode::Write { "UPGRADE" } else { "DOWNGRADE" };

@@ -74,11 +74,22 @@ impl Servers {
         let Some(quorum) = &self.quorum else {
             let command = wanted.lock(wanted.options.ttl);
             let mut acquisition = Acquisition::new(&self.nodes[0], wanted, command, is_try);
-            acquisition.ends = true;
+            (acquisition.question, acquisition.ends) = (wanted.question(), true);
             let grant = acquisition.run().await?;
             return Ok((Votes::new(self, wanted), grant));
         };
         let (mut pace, mut last) = (Pace::new(wanted, &self.shared, is_try), Tally::default());
+        while let Some(question) = wanted.question() {
+            let ask: Question<'_> = &|votes, at| votes.question(at, question.clone()).boxed();
+            last = Votes::new(self, wanted).ask(pace.deadline, Tally::is_granted, ask).await;
+            if last.is_granted() {
+                pace.pauses = 0;
+                break;
+            }
+            if pace.is_once || last.is_final() || !pace.pause(&quorum.poll).await {
+                return Err(last.missed(wanted, pace.began));
+            }
+        }
         loop {
             // Each attempt has an owner token of its own, unless the program gave one.
             let (votes, sent) = (Votes::new(self, &Arc::new(wanted.again())), Moment::now());
@@ -111,7 +122,11 @@ impl Servers {
 
     /// Never takes a lock.
     pub(crate) async fn adopt(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Result<Kept> {
-        let (votes, from) = (Votes::new(self, wanted), Moment::now());
+        let votes = Votes::new(self, wanted);
+        if let Some(question) = wanted.question() {
+            votes.decide(&|votes, at| votes.question(at, question.clone()).boxed()).await?;
+        }
+        let from = Moment::now();
         let command = wanted.adopt(wanted.mode, wanted.options.ttl);
         if !votes.decide(&|votes, at| votes.take(at, command.clone(), false).boxed()).await? {
             return Err(wanted.not_held(wanted.mode));
@@ -295,6 +310,12 @@ impl Votes {
             Some(node) => node.ask(&self.wanted, call).await,
             None => Ok(self.servers.nodes[at].number(Call { is_reserved, ..call }).await?),
         }
+    }
+
+    /// Asks whether the server takes `at_least` as a ttl.
+    async fn question(self: Arc<Self>, at: usize, question: Cmd) -> Result<bool> {
+        self.call(at, &question, false).await.map_err(Error::of_at_least)?;
+        Ok(true)
     }
 
     /// Sends a command that gives a fencing token, or 0. An extension is of the hold that the server gave.
