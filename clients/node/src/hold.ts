@@ -220,7 +220,7 @@ export class HeldLock implements Hold {
 
   async upgrade({waitMs = Infinity, signal}: Parameters<Hold["upgrade"]>[0] = {}): Promise<void> {
     const {minReplicas, replicaTimeoutMs} = this.wanted;
-    const wanted = requestSettings(this.locks.settings, {ttlMs: this.ttlMs, waitMs, minReplicas, replicaTimeoutMs});
+    const wanted = requestSettings(this.locks.settings, {ttlMs: this.ttlMs, waitMs, atLeastMs: 0, minReplicas, replicaTimeoutMs});
     check(this.keys, "write", wanted, this.locks.counted);
     await this.#changeTo("write", signal, (server, call, stop) => new Acquisition(server, this.owner, call, wanted, stop).run());
   }

@@ -24,7 +24,8 @@ export interface RequestOptions {
   readonly maxHoldMs?: number | undefined;
   /**
    * Keeps the lock for so long after the grant, even if the hold is released earlier. It is for jobs that start on several
-   * machines whose clocks differ, and must run once.
+   * machines whose clocks differ, and must run once. At most the server's `slock.max-ttl-ms`; checked before the lock is
+   * asked for.
    */
   readonly atLeastMs?: number | undefined;
   /**

@@ -164,6 +164,33 @@ for (const kind of BASES) {
     await hold.release();
   });
 
+  test(`${kind}: a minimum hold time that the server does not allow is refused before the lock is asked for`, async (t) => {
+    const {server, client, locks} = await opened(t);
+    await server.call("CONFIG", "SET", "slock.max-ttl-ms", 20_000);
+    const seen = [];
+    const {sendCommand} = client;
+    client.sendCommand = function (command, ...others) {
+      seen.push(Array.isArray(command) ? command[0] : command.name);
+      return sendCommand.call(this, command, ...others);
+    };
+    const work = () => assert.fail("it runs");
+    await assert.rejects(locks.write(["{t}a", "{t}b"], {atLeastMs: 20_001}).run(work), {name: "TypeError", message: /^atLeastMs: ERR ttl must be .* 20000 .*slock.max-ttl-ms/});
+    await assert.rejects(locks.write("a", {atLeastMs: Infinity, waitMs: 0}).acquire(), {name: "TypeError", message: /^atLeastMs: /});
+    await assert.rejects(locks.read("a", {atLeastMs: 20_001}).tryAcquire(), {name: "TypeError", message: /^atLeastMs: /});
+    const quorum = new Quorum([client], quiet);
+    t.after(() => quorum.close());
+    await assert.rejects(quorum.write("a", {atLeastMs: 20_001}).acquire(), {name: "QuorumMissedError", message: /: atLeastMs: ERR ttl must be/});
+    assert.deepEqual([...new Set(seen)], ["SLOCK.MEXTEND", "SLOCK.EXTEND", "SLOCK.MUNLOCK"]); // the quorum ends what it asked for
+    seen.length = 0;
+    await server.call("SLOCK.LOCK", "a", "other", 300);
+    const hold = await locks.write("a", {atLeastMs: 20_000}).acquire();
+    await hold.release();
+    assert.deepEqual(seen.filter((word) => word === "SLOCK.EXTEND").length, 2); // one before, one as the release
+    assert.equal(await server.holder("a"), hold.token);
+    await (await quorum.write("b", {atLeastMs: 20_000}).acquire()).release();
+    assert.notEqual(await server.holder("b"), null);
+  });
+
   test(`${kind}: a connection of a node that opens slower than its time is used once it is open`, async (t) => {
     const server = await startServer(t);
     const proxy = await startProxy(t, server.port, 900);
