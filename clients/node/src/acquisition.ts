@@ -72,7 +72,7 @@ export class Acquisition {
     readonly server: Server, readonly owner: Owner, readonly request: Call, readonly wanted: Settings, readonly stop: Stop,
     readonly isTry = false,
   ) {
-    this.#isOnce = isTry || wanted.waitMs === 0;
+    this.#isOnce = isTry || wanted.waitMs < 1;
     this.#deadline = this.#isOnce ? Infinity : this.#began + wanted.waitMs;
   }
 

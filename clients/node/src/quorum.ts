@@ -62,7 +62,7 @@ export class QuorumBackend implements Backend {
     const {poll, retryForMs, retryWaitForMs} = this.settings;
     const {waitMs} = request.settings;
     const began = monotonic();
-    const isOnce = isTry || waitMs === 0;
+    const isOnce = isTry || waitMs < 1;
     let until = began + Math.min(retryForMs, isOnce ? Infinity : waitMs); // a majority has to have replied
     const permitted = new Set<Server>();
     for (let attempts = 0; ; attempts++) {

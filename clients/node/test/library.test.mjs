@@ -274,6 +274,58 @@ test("a program's own test can have a lock busy, lost and out of reach", async (
   await assert.rejects(locks.write("a").acquire(), {name: "NoAnswerError", message: /^no reply from the server within \d+ms \(lock a\): no network$/});
 });
 
+test("an option that is null is not given", async () => {
+  const locks = new Locks(new MemoryServer(), {prefix: null, hooks: null});
+  for (const name of ["ttlMs", "waitMs", "metadata", "renew", "maxHoldMs", "atLeastMs", "token", "minReplicas", "label", "limit"]) {
+    const hold = await locks.read("a", {[name]: null}).acquire({signal: null});
+    await hold.upgrade({waitMs: null});
+    await hold.release();
+  }
+  const hold = await locks.write("a", null).acquire(null);
+  await assert.rejects(hold.extend(null), {name: "TypeError", message: "ttlMs must be a finite number of 2 or more, not null"});
+});
+
+test("a wrong argument is a TypeError that says what is meant, before anything is sent", async () => {
+  const memory = new MemoryServer();
+  memory.call = () => assert.fail("something is sent");
+  const locks = new Locks(memory);
+  const {signal} = new AbortController();
+  for (const ttlMs of [Infinity, NaN, 1, "5000"]) {
+    assert.throws(() => locks.write("a", {ttlMs}), {name: "TypeError", message: `ttlMs must be a finite number of 2 or more, not ${ttlMs}`});
+  }
+  for (const maxHoldMs of [0, -1]) {
+    assert.throws(() => locks.write("a", {maxHoldMs}), {name: "TypeError", message: `maxHoldMs must be a number of 1 or more, not ${maxHoldMs}`});
+  }
+  assert.throws(() => locks.write("from", "to"), {name: "TypeError", message: "several keys are given as an array"});
+  assert.throws(() => locks.write(5), {name: "TypeError", message: "the keys must be a text or an array of texts, not 5"});
+  const calls = [(options) => locks.write("a").acquire(options), (options) => locks.write("a").tryAcquire(options), (options) => locks.write("a").run(() => {}, options)];
+  for (const call of calls) {
+    await assert.rejects(call(signal), {name: "TypeError", message: /as \{signal\}$/});
+    await assert.rejects(call({waitMs: 5}), {name: "TypeError", message: 'there is no option "waitMs"'});
+    await assert.rejects(call(5), {name: "TypeError", message: "the options must be an object, not 5"});
+  }
+});
+
+test("a wait below a millisecond is one try", async () => {
+  const memory = new MemoryServer();
+  for (const locks of [new Locks(memory, {waitMs: 0.001}), new Quorum([memory], {waitMs: 0.001})]) {
+    await (await locks.write("a").acquire()).release();
+    const free = memory.hold("a");
+    await assert.rejects(locks.write("a").acquire(), TimedOutError);
+    free();
+  }
+});
+
+test("a loss that check tells is told once", async () => {
+  const work = (signal, hold) => {
+    const end = performance.now() + 50;
+    while (performance.now() < end) {}
+    hold.check();
+  };
+  const locks = new Locks(new MemoryServer(), quiet);
+  await assert.rejects(locks.write("a", {ttlMs: 20}).run(work), {name: "LostError", message: "the lock was lost, expired (lock a)"});
+});
+
 test("the errors are the same classes in both module systems", () => {
   const required = createRequire(import.meta.url)("slock-client");
   assert.equal(required.LostError, LostError);
