@@ -53,6 +53,8 @@ export class Acquisition {
   #last: unknown;
   #failures = 0;
   #polls = 0;
+  /** The server has said that it may hold the lock for its minimum hold time. */
+  #isPermitted = false;
   /** A copy of it may be on its way to the server. */
   #isLoose = false;
   /** It waits on the server, or is held. */
@@ -70,7 +72,7 @@ export class Acquisition {
     readonly server: Server, readonly owner: Owner, readonly request: Call, readonly wanted: Settings, readonly stop: Stop,
     readonly isTry = false,
   ) {
-    this.#isOnce = isTry || wanted.waitMs === 0;
+    this.#isOnce = isTry || wanted.waitMs < 1;
     this.#deadline = this.#isOnce ? Infinity : this.#began + wanted.waitMs;
   }
 
@@ -131,6 +133,14 @@ export class Acquisition {
   async #attempt(): Promise<Step | undefined> {
     const {server, owner} = this;
     const key = owner.keys[0]!;
+    const limit = (): number => Math.min(this.#limit, monotonic() + server.settings.retryForMs, this.#deadline + LATE_REPLY_MS);
+    if (!this.#isPermitted) {
+      await server.permit(owner.names, this.wanted, limit(), this.stop).catch((error: unknown) => {
+        if (error instanceof ReplyError) this.#contact = monotonic();
+        throw error;
+      });
+      this.#isPermitted = true;
+    }
     // A request that has not been refused waits only if there is a channel already.
     let channel = this.#isOnce ? undefined : server.listener.channel(key, this.#waits);
     this.#channel?.tickets.delete(this.#ticket.tag);
@@ -143,13 +153,12 @@ export class Acquisition {
     }
     const queueMs = Math.max(1, Math.min(SERVER_WAIT_MS, this.#deadline - monotonic()));
     const call = channel ? waiting(this.request, queueMs, channel.name, this.#ticket.tag) : this.request;
-    const until = Math.min(this.#limit, monotonic() + server.settings.retryForMs, this.#deadline + LATE_REPLY_MS);
     const sent = now();
     // Until the reply is there, a copy may be on its way. The end of a token of the program's might end another hold of it,
     // so there a copy that the Redis client library may have sent does not count.
     const wasLoose = this.#isLoose;
     this.#isLoose = true;
-    const {value, isRepeated} = await server.try(call, until, this.stop);
+    const {value, isRepeated} = await server.try(call, limit(), this.stop);
     this.#isLoose = wasLoose || (Boolean(isRepeated) && !owner.isGiven);
     this.#contact = monotonic();
     if (value instanceof ReplyError) {

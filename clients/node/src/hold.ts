@@ -9,7 +9,7 @@ import {
   ClosedError, LostError, NoAnswerError, NotHeldError, TimedOutError, invalid, isWrongType, textOf, type Reason, type SlockError,
 } from "./errors.js";
 import type {Reporter} from "./hooks.js";
-import {check, requestSettings, type Mode, type Settings} from "./options.js";
+import {check, given, requestSettings, type Mode, type Settings} from "./options.js";
 import {REFUSE_MS, explain, type Owner} from "./protocol.js";
 import {Server, moreTelling, noAnswer, repeat, type Answer} from "./server.js";
 import {Stop} from "./stop.js";
@@ -218,9 +218,10 @@ export class HeldLock implements Hold {
     if (!this.wasLeft) await this.release().catch((error: unknown) => { if (error instanceof LostError) throw error; });
   }
 
-  async upgrade({waitMs = Infinity, signal}: Parameters<Hold["upgrade"]>[0] = {}): Promise<void> {
+  async upgrade(options: Parameters<Hold["upgrade"]>[0] = {}): Promise<void> {
+    const {waitMs = Infinity, signal} = given(options, {waitMs: true, signal: true});
     const {minReplicas, replicaTimeoutMs} = this.wanted;
-    const wanted = requestSettings(this.locks.settings, {ttlMs: this.ttlMs, waitMs, minReplicas, replicaTimeoutMs});
+    const wanted = requestSettings(this.locks.settings, {ttlMs: this.ttlMs, waitMs, atLeastMs: 0, minReplicas, replicaTimeoutMs});
     check(this.keys, "write", wanted, this.locks.counted);
     await this.#changeTo("write", signal, (server, call, stop) => new Acquisition(server, this.owner, call, wanted, stop).run());
   }

@@ -8,7 +8,7 @@ import {ClosedError, NotHeldError, WrongModeError, invalid} from "./errors.js";
 import {LocksState, type HeldLock} from "./hold.js";
 import {Reporter} from "./hooks.js";
 import {lockInfo, queueInfos, type LockInfo, type QueueInfo} from "./info.js";
-import {requestSettings, type Mode, type RequestOptions, type Settings} from "./options.js";
+import {given, requestSettings, type Mode, type RequestOptions, type Settings} from "./options.js";
 import {Owner} from "./protocol.js";
 import {LockRequest, type Backend, type Request} from "./request.js";
 import {Server, repeat} from "./server.js";
@@ -87,7 +87,8 @@ export class LockService implements Locks {
     return this.#backend.release(request);
   }
 
-  async close({release = false}: {readonly release?: boolean | undefined} = {}): Promise<void> {
+  async close(options: {readonly release?: boolean | undefined} = {}): Promise<void> {
+    const {release = false} = given(options, {release: true});
     const {running, holds, settings} = this.#state;
     this.#state.isClosed = true;
     const releases = release ? holds.map((hold) => hold.release()) : [];
@@ -107,8 +108,10 @@ export class LockService implements Locks {
   [Symbol.asyncDispose](): Promise<void> { return this.close(); }
 
   #request(mode: Mode, keys: string | readonly string[], options: RequestOptions): LockRequest {
-    const settings = requestSettings(this.#state.settings, options);
-    return new LockRequest(this.#state, this.#backend, typeof keys === "string" ? [keys] : [...keys], mode, settings);
+    if (typeof options === "string") throw invalid("several keys are given as an array");
+    const all = typeof keys === "string" ? [keys] : keys;
+    if (typeof all?.[Symbol.iterator] !== "function") throw invalid(`the keys must be a text or an array of texts, not ${String(keys)}`);
+    return new LockRequest(this.#state, this.#backend, [...all], mode, requestSettings(this.#state.settings, options));
   }
 
   /** Sends a question until it is answered, to the node of the key or without a key to all. */

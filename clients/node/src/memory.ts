@@ -334,7 +334,7 @@ function parse(name: string, words: readonly string[]): Wanted {
   const token = rest.shift() ?? error("ERR wrong number of arguments");
   const hasTtl = !name.endsWith("UNLOCK") && name !== "CANCEL";
   const ttl = hasTtl ? Number(rest.shift()) : 0;
-  if (hasTtl && !(ttl > 0 && ttl <= MOST_TTL_MS)) error(`ERR the ttl must be 1 to ${MOST_TTL_MS}`);
+  if (hasTtl && !(ttl > 0 && ttl <= MOST_TTL_MS)) error(`ERR ttl must be an integer from 1 to ${MOST_TTL_MS} milliseconds (slock.max-ttl-ms)`);
   const has = new Map<string, readonly string[]>();
   while (rest.length > 0) {
     const option = rest.shift()!.toUpperCase();

@@ -14,17 +14,18 @@ export type Mode = "write" | "read";
 export interface RequestOptions {
   /** How long the hold lives without a renewal: 2 or more. The default is 10,000. */
   readonly ttlMs?: number | undefined;
-  /** How long `acquire` waits at most. Without it, until the lock is granted. With 0 it sends the request once. */
+  /** How long `acquire` waits at most. Without it, until the lock is granted. Below 1 it sends the request once. */
   readonly waitMs?: number | undefined;
   /** A text of at most 1024 bytes that SLOCK.INFO shows. The default names the host, the process and the worker thread. */
   readonly metadata?: string | undefined;
   /** Whether the hold is renewed. The default is true. */
   readonly renew?: boolean | undefined;
-  /** The maximum hold time: the hold is lost so long after the grant, and renewals cannot exceed it. */
+  /** The maximum hold time, 1 or more: the hold is lost so long after the grant, and renewals cannot exceed it. */
   readonly maxHoldMs?: number | undefined;
   /**
    * Keeps the lock for so long after the grant, even if the hold is released earlier. It is for jobs that start on several
-   * machines whose clocks differ, and must run once.
+   * machines whose clocks differ, and must run once. At most the server's `slock.max-ttl-ms`; checked before the lock is
+   * asked for.
    */
   readonly atLeastMs?: number | undefined;
   /**
@@ -92,14 +93,19 @@ export const settingsOf = (options: QuorumOptions, isQuorum: boolean): Settings 
 /** The settings with the options of a request. @internal */
 export const requestSettings = (settings: Settings, options: RequestOptions): Settings => merged(settings, options, REQUEST);
 
-function merged(settings: Settings, options: object, known: object): Settings {
-  const given = Object.entries(options).filter(([, value]) => value !== undefined);
-  for (const [name] of given) if (!(name in known)) throw invalid(`there is no option "${name}"`);
-  return {...settings, ...Object.fromEntries(given)};
+const merged = (settings: Settings, options: object, known: object): Settings => ({...settings, ...given(options, known)});
+
+/** The options that are given: null means the same as undefined. @internal */
+export function given<T extends object>(options: T | null, known: object): Partial<T> {
+  if (typeof options !== "object" || Array.isArray(options)) throw invalid(`the options must be an object, not ${String(options)}`);
+  if (options && "aborted" in options) throw invalid("a signal is given to acquire, tryAcquire, run or upgrade as {signal}");
+  const all = Object.entries(options ?? {}).filter(([, value]) => (value ?? undefined) !== undefined);
+  for (const [name] of all) if (!(name in known)) throw invalid(`there is no option "${name}"`);
+  return Object.fromEntries(all) as Partial<T>;
 }
 
-/** The least value of each number. A hold counts as valid for a little more than 1 ms less than its ttl. */
-const LEAST = {ttlMs: 2, waitMs: 0, limit: 1, maxHoldMs: 0, atLeastMs: 0, minReplicas: 0, replicaTimeoutMs: 1};
+/** The least value of each number but the ttl. */
+const LEAST = {waitMs: 0, limit: 1, maxHoldMs: 1, atLeastMs: 0, minReplicas: 0, replicaTimeoutMs: 1};
 
 /** What is wrong with a request, before anything is sent. @internal */
 export function check(keys: readonly string[], mode: Mode, wanted: Settings, counted: (ttlMs: number) => number): void {
@@ -114,5 +120,7 @@ export function check(keys: readonly string[], mode: Mode, wanted: Settings, cou
   if (limit !== undefined && mode !== "read") throw invalid("a limit is for reading only");
   if (Buffer.byteLength(metadata) > 1024) throw invalid(`the metadata must have at most 1024 bytes, not ${Buffer.byteLength(metadata)}`);
   if (token === "" || Buffer.byteLength(token ?? "") > 255) throw invalid("the owner token must have 1 to 255 bytes");
-  if (!(counted(ttlMs) > 0 && ttlMs < Infinity)) throw invalid(`the ttl must be finite, and above what does not count, not ${ttlMs}`);
+  // A hold counts as valid for a little more than 1 ms less than its ttl, and in a quorum for less than that.
+  if (!(Number.isFinite(ttlMs) && ttlMs >= 2)) throw invalid(`ttlMs must be a finite number of 2 or more, not ${String(ttlMs)}`);
+  if (!(counted(ttlMs) > 0)) throw invalid(`ttlMs must be more than a quorum does not count of it, not ${ttlMs}`);
 }

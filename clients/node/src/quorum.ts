@@ -62,11 +62,12 @@ export class QuorumBackend implements Backend {
     const {poll, retryForMs, retryWaitForMs} = this.settings;
     const {waitMs} = request.settings;
     const began = monotonic();
-    const isOnce = isTry || waitMs === 0;
+    const isOnce = isTry || waitMs < 1;
     let until = began + Math.min(retryForMs, isOnce ? Infinity : waitMs); // a majority has to have replied
+    const permitted = new Set<Server>();
     for (let attempts = 0; ; attempts++) {
       const votes = new Votes(this, request);
-      const tally = await votes.attempt(stop);
+      const tally = await votes.attempt(stop, permitted);
       if (stop.problem) throw stop.problem.reason;
       if (tally.isGranted) return votes.grant;
       if (tally.isRefused && isTry) return undefined;
@@ -150,12 +151,19 @@ class Votes implements Keeper {
     return vote.fence > 0;
   }
 
-  /** Asks all nodes once for the lock. Without a majority in time it ends what they gave. */
-  async attempt(stop: Stop): Promise<Tally> {
-    const {mode, settings} = this.request;
+  /**
+   * Asks all nodes once for the lock, those that are not in `permitted` first for its minimum hold time. Without a majority in
+   * time it ends what they gave.
+   */
+  async attempt(stop: Stop, permitted: Set<Server>): Promise<Tally> {
+    const {keys, mode, settings} = this.request;
     const call = this.owner.lock(mode, settings);
     const isEnough = (tally: Tally): boolean => tally.isGranted || (settings.failFast && tally.isLost);
-    const tally = await this.ask(isEnough, (vote, until) => this.take(vote, call, until), settings.ttlMs, stop);
+    const tally = await this.ask(isEnough, async (vote, until) => {
+      if (!permitted.has(vote.server)) await vote.server.permit(keys, settings, until);
+      permitted.add(vote.server);
+      return this.take(vote, call, until);
+    }, settings.ttlMs, stop);
     const isInTime = now() - this.sent < this.quorum.counted(settings.ttlMs);
     if (tally.isGranted && isInTime && !stop.problem) return tally; // the other nodes may still grant
     const released = this.releaseAll();

@@ -5,7 +5,7 @@
 import {monotonic} from "./clock.js";
 import {ClosedError, LostError, NotHeldError, SlockError, TimedOutError} from "./errors.js";
 import {HeldLock, type Hold, type Keeper, type LocksState} from "./hold.js";
-import {check, type Mode, type Settings} from "./options.js";
+import {check, given, type Mode, type Settings} from "./options.js";
 import type {Owner} from "./protocol.js";
 import type {Answer} from "./server.js";
 import {Stop} from "./stop.js";
@@ -61,17 +61,21 @@ export class LockRequest implements Request {
     check(keys, mode, settings, backend.counted);
   }
 
-  async acquire({signal}: Cancellation = {}): Promise<Hold> { return (await this.#acquire(false, signal))!; }
+  async acquire(options?: Cancellation): Promise<Hold> { return (await this.#acquire(false, signalOf(options)))!; }
 
-  tryAcquire({signal}: Cancellation = {}): Promise<Hold | undefined> { return this.#acquire(true, signal); }
+  async tryAcquire(options?: Cancellation): Promise<Hold | undefined> { return this.#acquire(true, signalOf(options)); }
 
-  async run<T>(work: (signal: AbortSignal, hold: Hold) => T | Promise<T>, {signal}: Cancellation = {}): Promise<T> {
+  async run<T>(work: (signal: AbortSignal, hold: Hold) => T | Promise<T>, options?: Cancellation): Promise<T> {
+    const signal = signalOf(options);
     const hold = (await this.#acquire(false, signal))!;
     const ends = signal ? AbortSignal.any([hold.signal, signal]) : hold.signal;
     const done = await (async () => work(ends, hold))().then((result) => ({result}), (error: unknown) => ({error}));
     const loss = hold.wasLeft ? undefined : await hold.release().catch((error: unknown) => error);
     const isAbort = "error" in done && ends.aborted && (done.error === ends.reason || (done.error as Error | undefined)?.name === "AbortError");
-    if (loss instanceof LostError) throw "error" in done && !isAbort ? new LostError(loss.keys, loss.reason, done.error) : loss;
+    if (loss instanceof LostError) {
+      const isLoss = "error" in done && done.error instanceof LostError && done.error.keys === loss.keys; // of `check`
+      throw "error" in done && !isAbort && !isLoss ? new LostError(loss.keys, loss.reason, done.error) : loss;
+    }
     if ("error" in done) throw isAbort ? ends.reason : done.error;
     return done.result;
   }
@@ -109,6 +113,8 @@ export class LockRequest implements Request {
 
   #hold({keeper, owner, answer}: Granted): HeldLock { return new HeldLock(this.locks, keeper, owner, this.settings, this.mode, answer); }
 }
+
+const signalOf = (options: Cancellation = {}): AbortSignal | undefined => given(options, {signal: true}).signal;
 
 function outcomeOf(error: unknown, signal: AbortSignal | undefined): string {
   if (error instanceof TimedOutError) return "timed out";

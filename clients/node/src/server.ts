@@ -7,7 +7,7 @@ import {NoAnswerError, TooFewReplicasError, duration, isWrongType, textOf} from 
 import type {Reporter} from "./hooks.js";
 import {Listener} from "./listener.js";
 import {exponential, type Settings} from "./options.js";
-import {REFUSE_MS, codeOf, explain, passes, type Owner} from "./protocol.js";
+import {REFUSE_MS, codeOf, Owner, explain, passes} from "./protocol.js";
 import {LEFT, type Stop} from "./stop.js";
 import {ReplyError, SilentError, type Call, type Reply, type Transport} from "./transport.js";
 
@@ -61,6 +61,17 @@ export class Server {
   /** Sends a command until it is answered, for `retryForMs`. */
   ask(names: readonly string[], call: Call): Promise<Answer> {
     return repeat(names, this.settings.retryForMs, (until) => this.number(call, until));
+  }
+
+  /**
+   * Asks, before a lock is asked for, whether its minimum hold time is not too long for the server, if it is longer than the
+   * ttl. What is extended is a token that nobody has: nothing changes.
+   */
+  async permit(names: readonly string[], {atLeastMs, ttlMs}: Settings, until: number, stop?: Stop): Promise<void> {
+    if (atLeastMs <= ttlMs) return;
+    const {value} = await this.try(new Owner(names, this.settings.prefix, undefined).shorten(atLeastMs, 0), until, stop);
+    if (!(value instanceof ReplyError)) return;
+    throw /\bttl\b/.test(value.message) ? new TypeError(`atLeastMs: ${value.message}`, {cause: value.cause}) : value;
   }
 
   /** Sends one extension, and waits for replicas if it has to. */

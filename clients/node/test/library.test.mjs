@@ -164,6 +164,33 @@ for (const kind of BASES) {
     await hold.release();
   });
 
+  test(`${kind}: a minimum hold time that the server does not allow is refused before the lock is asked for`, async (t) => {
+    const {server, client, locks} = await opened(t);
+    await server.call("CONFIG", "SET", "slock.max-ttl-ms", 20_000);
+    const seen = [];
+    const {sendCommand} = client;
+    client.sendCommand = function (command, ...others) {
+      seen.push(Array.isArray(command) ? command[0] : command.name);
+      return sendCommand.call(this, command, ...others);
+    };
+    const work = () => assert.fail("it runs");
+    await assert.rejects(locks.write(["{t}a", "{t}b"], {atLeastMs: 20_001}).run(work), {name: "TypeError", message: /^atLeastMs: ERR ttl must be .* 20000 .*slock.max-ttl-ms/});
+    await assert.rejects(locks.write("a", {atLeastMs: Infinity, waitMs: 0}).acquire(), {name: "TypeError", message: /^atLeastMs: /});
+    await assert.rejects(locks.read("a", {atLeastMs: 20_001}).tryAcquire(), {name: "TypeError", message: /^atLeastMs: /});
+    const quorum = new Quorum([client], quiet);
+    t.after(() => quorum.close());
+    await assert.rejects(quorum.write("a", {atLeastMs: 20_001}).acquire(), {name: "QuorumMissedError", message: /: atLeastMs: ERR ttl must be/});
+    assert.deepEqual([...new Set(seen)], ["SLOCK.MEXTEND", "SLOCK.EXTEND", "SLOCK.MUNLOCK"]); // the quorum ends what it asked for
+    seen.length = 0;
+    await server.call("SLOCK.LOCK", "a", "other", 300);
+    const hold = await locks.write("a", {atLeastMs: 20_000}).acquire();
+    await hold.release();
+    assert.deepEqual(seen.filter((word) => word === "SLOCK.EXTEND").length, 2); // one before, one as the release
+    assert.equal(await server.holder("a"), hold.token);
+    await (await quorum.write("b", {atLeastMs: 20_000}).acquire()).release();
+    assert.notEqual(await server.holder("b"), null);
+  });
+
   test(`${kind}: a connection of a node that opens slower than its time is used once it is open`, async (t) => {
     const server = await startServer(t);
     const proxy = await startProxy(t, server.port, 900);
@@ -245,6 +272,58 @@ test("a program's own test can have a lock busy, lost and out of reach", async (
   assert.equal(hold.reason, "gone");
   memory.fail(new Error("no network"));
   await assert.rejects(locks.write("a").acquire(), {name: "NoAnswerError", message: /^no reply from the server within \d+ms \(lock a\): no network$/});
+});
+
+test("an option that is null is not given", async () => {
+  const locks = new Locks(new MemoryServer(), {prefix: null, hooks: null});
+  for (const name of ["ttlMs", "waitMs", "metadata", "renew", "maxHoldMs", "atLeastMs", "token", "minReplicas", "label", "limit"]) {
+    const hold = await locks.read("a", {[name]: null}).acquire({signal: null});
+    await hold.upgrade({waitMs: null});
+    await hold.release();
+  }
+  const hold = await locks.write("a", null).acquire(null);
+  await assert.rejects(hold.extend(null), {name: "TypeError", message: "ttlMs must be a finite number of 2 or more, not null"});
+});
+
+test("a wrong argument is a TypeError that says what is meant, before anything is sent", async () => {
+  const memory = new MemoryServer();
+  memory.call = () => assert.fail("something is sent");
+  const locks = new Locks(memory);
+  const {signal} = new AbortController();
+  for (const ttlMs of [Infinity, NaN, 1, "5000"]) {
+    assert.throws(() => locks.write("a", {ttlMs}), {name: "TypeError", message: `ttlMs must be a finite number of 2 or more, not ${ttlMs}`});
+  }
+  for (const maxHoldMs of [0, -1]) {
+    assert.throws(() => locks.write("a", {maxHoldMs}), {name: "TypeError", message: `maxHoldMs must be a number of 1 or more, not ${maxHoldMs}`});
+  }
+  assert.throws(() => locks.write("from", "to"), {name: "TypeError", message: "several keys are given as an array"});
+  assert.throws(() => locks.write(5), {name: "TypeError", message: "the keys must be a text or an array of texts, not 5"});
+  const calls = [(options) => locks.write("a").acquire(options), (options) => locks.write("a").tryAcquire(options), (options) => locks.write("a").run(() => {}, options)];
+  for (const call of calls) {
+    await assert.rejects(call(signal), {name: "TypeError", message: /as \{signal\}$/});
+    await assert.rejects(call({waitMs: 5}), {name: "TypeError", message: 'there is no option "waitMs"'});
+    await assert.rejects(call(5), {name: "TypeError", message: "the options must be an object, not 5"});
+  }
+});
+
+test("a wait below a millisecond is one try", async () => {
+  const memory = new MemoryServer();
+  for (const locks of [new Locks(memory, {waitMs: 0.001}), new Quorum([memory], {waitMs: 0.001})]) {
+    await (await locks.write("a").acquire()).release();
+    const free = memory.hold("a");
+    await assert.rejects(locks.write("a").acquire(), TimedOutError);
+    free();
+  }
+});
+
+test("a loss that check tells is told once", async () => {
+  const work = (signal, hold) => {
+    const end = performance.now() + 50;
+    while (performance.now() < end) {}
+    hold.check();
+  };
+  const locks = new Locks(new MemoryServer(), quiet);
+  await assert.rejects(locks.write("a", {ttlMs: 20}).run(work), {name: "LostError", message: "the lock was lost, expired (lock a)"});
 });
 
 test("the errors are the same classes in both module systems", () => {
