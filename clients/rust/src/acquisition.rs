@@ -19,6 +19,8 @@ use crate::shared::Shared;
 
 /// How long a request waits for its message before it is sent again. So a lost message costs no more.
 const SEND_AGAIN: Duration = Duration::from_secs(5);
+/// In less time no reply comes, so a shorter wait is none.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 /// How long after the end of a wait a reply is still waited for.
 const LATE_REPLY: Duration = Duration::from_millis(500);
 /// How long after the end of a wait the message that says so is still waited for.
@@ -62,7 +64,7 @@ pub(crate) struct Pace<'a> {
 impl<'a> Pace<'a> {
     pub(crate) fn new(wanted: &Wanted, shared: &'a Shared, is_try: bool) -> Self {
         let (began, wait) = (Instant::now(), wanted.options.wait);
-        let is_once = is_try || wait.is_some_and(|wait| wait.is_zero());
+        let is_once = is_try || wait.is_some_and(|wait| wait < SHORTEST_WAIT);
         let deadline = wait.filter(|_| !is_once).map(|wait| began + wait);
         Self { shared, is_once, began, deadline, contact: None, pauses: 0 }
     }

@@ -341,9 +341,11 @@ impl Hold {
         self.inner.votes.fences().unwrap_or_else(|| vec![Some(self.fence())])
     }
 
-    /// For how long the lock is certainly held, if nobody deletes its keys. A renewal makes it longer.
+    /// For how long the lock is certainly held, if nobody deletes its keys. A renewal makes it longer. It is zero once the hold
+    /// was released, detached or lost.
     pub fn remaining(&self) -> Duration {
-        self.inner.lease().valid_until.remaining()
+        let lease = self.inner.lease();
+        if lease.ended.is_some() { Duration::ZERO } else { lease.valid_until.remaining() }
     }
 
     /// Whether the hold was lost.

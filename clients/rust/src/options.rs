@@ -47,7 +47,7 @@ options! {
     ttl: Duration = Duration::from_secs(10), by |ttl: Duration| ttl.min(LONGEST);
 
     /// How long [`acquire`](crate::Request::acquire) waits at most. By default it waits until the lock is granted. With
-    /// a wait of zero it sends the request once.
+    /// a wait of less than 1 ms it sends the request once.
     wait: Option<Duration> = None, by |wait: Duration| Some(wait.min(LONGEST));
 
     /// Lets at most this many readers hold the lock at once: a semaphore. For reading only. Give all requests for a key
@@ -88,6 +88,9 @@ impl Options {
         let wrong = match self.limit {
             _ if keys.is_empty() => "a request needs a key, and keys are text".into(),
             _ if keys.iter().any(String::is_empty) => "a key must not be empty".into(),
+            _ if self.max_hold.is_some_and(|most| most.is_zero()) => {
+                "the max hold must be more than 0".into()
+            }
             Some(_) if mode == Mode::Write => "a limit is for reading only".into(),
             Some(limit) if limit < 1 || limit > i32::MAX as u32 => {
                 format!("the limit must be 1 to {}, not {limit}", i32::MAX)

@@ -90,6 +90,8 @@ async fn names_and_metadata() {
         assert!(matches!(locks.write(keys).acquire().await, Err(Error::Invalid(_))));
     }
     assert!(matches!(locks.info("").await, Err(Error::Invalid(_))));
+    let never = locks.write("k").max_hold(Duration::ZERO);
+    assert!(matches!(never.acquire().await, Err(Error::Invalid(_))));
     assert!(matches!(locks.write("k").limit(2).acquire().await, Err(Error::Invalid(_))));
 }
 
@@ -140,4 +142,15 @@ async fn at_least_is_no_longer_than_the_longest_ttl() {
     let hold = server.locks().write("k").ttl(longest).at_least(longest).acquire().await.unwrap();
     assert_eq!(server.calls("slock.extend").await, extended, "the ttl says it already");
     hold.detach().unwrap();
+}
+
+#[tokio::test]
+async fn nothing_remains_of_a_hold_that_has_ended() {
+    let server = Server::start().await;
+    let (released, detached) = (server.locks().write("released"), server.locks().write("detached"));
+    let (released, detached) = (released.acquire().await.unwrap(), detached.acquire().await.unwrap());
+    assert!(released.remaining() > TTL && detached.remaining() > TTL);
+    released.release().await.unwrap();
+    detached.detach().unwrap();
+    assert_eq!((released.remaining(), detached.remaining()), (Duration::ZERO, Duration::ZERO));
 }

@@ -82,6 +82,17 @@ async fn busy_is_not_down() {
     assert!(cause.contains("refused"), "{cause}");
 }
 
+/// Less than a millisecond is no wait: the request is sent once, and its reply is waited for.
+#[tokio::test]
+async fn a_tiny_wait_is_none() {
+    let server = Server::start().await;
+    let request = server.locks().write("k").wait(Duration::from_nanos(1));
+    let hold = request.acquire().await.unwrap();
+    let busy = request.acquire().await.unwrap_err();
+    assert!(matches!(busy, Error::TimedOut { .. }), "{busy:?}");
+    hold.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_server_that_refuses_says_so() {
     let server = Server::start().await;

@@ -25,6 +25,9 @@ abstract class Acquisition {
    */
   record Grant(Keeper keeper, Owner owner, long fence, long from) {}
 
+  /** In less time no reply comes, so a shorter wait is none. */
+  private static final long LEAST_WAIT = Clock.MS;
+
   final Locks locks;
   final List<String> names;
   final Settings wanted;
@@ -52,7 +55,7 @@ abstract class Acquisition {
     this.names = names;
     this.wanted = wanted;
     this.isTry = isTry;
-    isOnce = isTry || wanted.wait == 0;
+    isOnce = isTry || wanted.wait < LEAST_WAIT;
     deadline = isOnce ? Clock.NEVER : Clock.plus(began, wanted.wait);
     limit = Clock.plus(began, locks.settings.retryFor);
   }

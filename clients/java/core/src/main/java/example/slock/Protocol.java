@@ -105,6 +105,14 @@ final class Protocol {
           option(fence > 0, "FENCE", fence));
     }
 
+    /**
+     * If a release may have to lengthen the hold to {@code atLeast}: asks whether the server takes that as a ttl. It extends the
+     * hold of an owner that nobody is, so it changes nothing. Else null.
+     */
+    Call question(Settings s) {
+      return s.atLeast > s.ttl ? new Owner(names, keys, draw(), false).extend(s.atLeast, 0, true) : null;
+    }
+
     /** Makes the hold of a single key one of this mode. */
     Call change(Mode to, long ttl, long fence) {
       return call(to == Mode.READ ? "SLOCK.DOWNGRADE" : "SLOCK.UPGRADE", null, List.of(Clock.millis(ttl)),

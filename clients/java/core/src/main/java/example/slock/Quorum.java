@@ -39,6 +39,8 @@ final class Quorum implements Backend {
   public Acquisition acquisition(Request request, boolean isTry) {
     return new Acquisition(locks, request.keys, request.settings, isTry) {
       private Tally tally;
+      /** What a majority has to take before the lock is asked for; null from then on. */
+      private Call question = Owner.of(request).question(request.settings);
 
       @Override
       CompletableFuture<Grant> failed(boolean isPastDeadline) {
@@ -46,8 +48,30 @@ final class Quorum implements Backend {
             : CompletableFuture.failedFuture(tally.missed(names, Clock.now() - began));
       }
 
+      private CompletableFuture<Grant> ask() {
+        return pend(new Votes(request).ask(wanted.ttl, Tally::isGranted, Vote.question(question))).thenCompose(got -> {
+          if (got.isGranted()) {
+            question = null;
+            last = null;
+            polls = 0;
+            return attempt();
+          }
+          tally = got;
+          last = new TimeoutException("too few nodes replied");
+          return again();
+        });
+      }
+
+      private CompletableFuture<Grant> again() {
+        long pause = isOnce || tally.isFinal() ? -1 : Quorum.this.settings.polling.pause(polls++);
+        return pause < 0 ? failed(false) : pause(pause);
+      }
+
       @Override
       CompletableFuture<Grant> attempt() {
+        if (question != null) {
+          return ask();
+        }
         Votes votes = new Votes(request);
         return votes.attempt(this).thenCompose(got -> {
           tally = got;
@@ -61,8 +85,7 @@ final class Quorum implements Backend {
           } else {
             last = new TimeoutException("too few nodes replied");
           }
-          long pause = isOnce || tally.isFinal() ? -1 : Quorum.this.settings.polling.pause(polls++);
-          return pause < 0 ? failed(false) : pause(pause);
+          return again();
         });
       }
     };
@@ -70,9 +93,14 @@ final class Quorum implements Backend {
 
   @Override
   public CompletableFuture<Grant> adopt(Request r) {
-    Votes votes = new Votes(r);
-    Call call = votes.owner.adopt(r.mode, r.settings.ttl);
-    return votes.decide(r.settings.ttl, (node, until) -> node.take(call, until)).thenApply(isHeld -> isHeld ? votes.grant() : null);
+    Call question = Owner.of(r).question(r.settings);
+    CompletableFuture<?> asked = question == null ? CompletableFuture.completedFuture(null)
+        : new Votes(r).decide(r.settings.ttl, Vote.question(question));
+    return asked.thenCompose(yes -> {
+      Votes votes = new Votes(r);
+      Call call = votes.owner.adopt(r.mode, r.settings.ttl);
+      return votes.decide(r.settings.ttl, (node, until) -> node.take(call, until)).thenApply(isHeld -> isHeld ? votes.grant() : null);
+    });
   }
 
   @Override
@@ -135,6 +163,11 @@ final class Quorum implements Backend {
    * @param fence 0: none
    */
   private record Vote(Server server, AtomicBoolean isAsked, AtomicLong fence) {
+    /** Asks whether the node takes {@code atLeast} as a ttl. */
+    static Question question(Call call) {
+      return (node, until) -> node.server.question(call, until).thenApply(answer -> true);
+    }
+
     /** Sends a command that gives a fence or 0. */
     CompletableFuture<Boolean> take(Call call, long until) {
       if (isAsked.getAndSet(true)) { // the command before has no reply yet

@@ -20,7 +20,7 @@ public abstract class RequestOptions<T> {
     return with(s -> s.ttl = Clock.nanos(ttl));
   }
 
-  /** How long to wait at most. Without it a request waits until it is granted. With zero it is sent once. */
+  /** How long to wait at most. Without it a request waits until it is granted. With less than 1 ms it is sent once. */
   public T waitFor(Duration wait) {
     return with(s -> s.wait = Clock.nanos(wait));
   }
@@ -50,7 +50,9 @@ public abstract class RequestOptions<T> {
 
   /**
    * Keeps the lock for so long after the grant, even if the hold is released earlier: the release then only ends the
-   * renewal. It is for jobs that start on several machines whose clocks differ, and must run once.
+   * renewal. It is for jobs that start on several machines whose clocks differ, and must run once. At most the server's
+   * {@code slock.max-ttl-ms}: if it is longer than the ttl, the server is asked for that before the lock is, and the error is
+   * an {@link IllegalArgumentException}.
    */
   public T atLeast(Duration least) {
     return with(s -> s.atLeast = Clock.nanos(least));

@@ -88,6 +88,15 @@ final class Server implements Backend, Keeper {
     return send(call, until).thenApply(reply -> new Answer(number(reply.value()), sent, reply.isAlone()));
   }
 
+  /** Asks once whether the server takes {@code atLeast} as a ttl. The server only speaks of a ttl. */
+  CompletableFuture<Answer> question(Call question, long until) {
+    return number(question, until).exceptionally(failure -> {
+      Throwable error = unwrap(failure);
+      boolean isAboutTtl = Protocol.code(error).equals("ERR") && error.getMessage().contains("ttl");
+      throw Protocol.failure(isAboutTtl ? new IllegalArgumentException("atLeast: " + error.getMessage(), error.getCause()) : error);
+    });
+  }
+
   static long number(Object value) {
     if (value instanceof ErrorReply error) {
       throw error;
@@ -172,13 +181,18 @@ final class Server implements Backend, Keeper {
   @Override
   public Acquisition acquisition(Request r, boolean isTry) {
     Owner owner = Owner.of(r);
-    return new ServerAcquisition(this, owner, owner.lock(r.mode, r.settings), r.settings, isTry);
+    ServerAcquisition acquisition = new ServerAcquisition(this, owner, owner.lock(r.mode, r.settings), r.settings, isTry);
+    acquisition.question = owner.question(r.settings);
+    return acquisition;
   }
 
   @Override
   public CompletableFuture<Grant> adopt(Request r) {
     Owner owner = Owner.of(r);
-    return ask(r.keys, locks.settings.retryFor, owner.adopt(r.mode, r.settings.ttl)).handle((answer, failure) -> {
+    Call question = owner.question(r.settings);
+    CompletableFuture<?> asked = question == null ? CompletableFuture.completedFuture(null)
+        : repeat(r.keys, locks.settings.retryFor, until -> question(question, until));
+    return asked.thenCompose(yes -> ask(r.keys, locks.settings.retryFor, owner.adopt(r.mode, r.settings.ttl))).handle((answer, failure) -> {
       if (failure == null) {
         return answer.number() == 0 ? null : new Grant(this, owner, answer.number(), answer.sent());
       } else if (unwrap(failure) instanceof SlockException.WrongMode) {

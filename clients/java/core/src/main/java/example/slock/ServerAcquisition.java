@@ -28,6 +28,8 @@ final class ServerAcquisition extends Acquisition {
   private final Server server;
   private final Owner owner;
   final Call call;
+  /** What the server has to take before the lock is asked for; null from then on. */
+  Call question;
   /** Others had the lock, so it waits by a message from now on. */
   private boolean isWaiting;
   private Listener.Channel channel;
@@ -92,9 +94,33 @@ final class ServerAcquisition extends Acquisition {
     }
   }
 
-  /** Sends the request, and waits for what comes of it. */
   @Override
   CompletableFuture<Grant> attempt() {
+    if (question == null) {
+      return request();
+    }
+    return pend(server.question(question, until())).handle((reply, failure) -> {
+      Throwable error = unwrap(failure);
+      if (error == null || !Protocol.code(error).isEmpty()) {
+        noteReply();
+      }
+      if (error != null) {
+        throw Protocol.failure(error);
+      }
+      question = null;
+      last = null;
+      failures = 0;
+      return reply;
+    }).thenCompose(reply -> request());
+  }
+
+  /** Until when a reply to what is sent now is waited for. */
+  private long until() {
+    return Math.min(Math.min(limit, Clock.now() + Server.TRY), Clock.plus(deadline, LATE_REPLY));
+  }
+
+  /** Sends the request, and waits for what comes of it. */
+  private CompletableFuture<Grant> request() {
     forget();
     channel = isOnce ? null : server.listener.channel(owner.keys().get(0), isWaiting);
     ticket = channel == null ? null : channel.ticket();
@@ -112,12 +138,10 @@ final class ServerAcquisition extends Acquisition {
   }
 
   private CompletableFuture<Grant> ask(boolean byMessage) {
-    long now = Clock.now();
-    long wait = Math.min(Protocol.SERVER_WAIT, Math.max(deadline - now, Clock.MS));
-    long until = Math.min(Math.min(limit, now + Server.TRY), Clock.plus(deadline, LATE_REPLY));
+    long wait = Math.min(Protocol.SERVER_WAIT, Math.max(deadline - Clock.now(), Clock.MS));
     boolean wasLoose = isLoose;
     isLoose = true;
-    return pend(server.number(byMessage ? Protocol.waiting(call, wait, channel.name, ticket.tag) : call, until))
+    return pend(server.number(byMessage ? Protocol.waiting(call, wait, channel.name, ticket.tag) : call, until()))
         .handle((reply, failure) -> {
           Throwable error = unwrap(failure);
           if (error == null || !Protocol.code(error).isEmpty()) {

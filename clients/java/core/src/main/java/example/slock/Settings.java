@@ -79,7 +79,8 @@ final class Settings implements Cloneable {
     require(limit == null || mode == Mode.READ, "a limit is for reading only");
     require(metadata == null || bytes(metadata) <= 1024, "the metadata must have at most 1024 bytes");
     require(token == null || !token.isEmpty() && bytes(token) <= 255, "the owner token must have 1 to 255 bytes");
-    require(maxHold > 0 && atLeast >= 0, "the times of maxHold and atLeast must not be negative");
+    require(maxHold > 0, "the maximum hold time must be positive, not %s", Duration.ofNanos(maxHold));
+    require(atLeast >= 0, "the minimum hold time must not be negative, not %s", Duration.ofNanos(atLeast));
     require(minReplicas >= 0, "the number of replicas must not be negative, not %s", minReplicas);
     require(minReplicas == 0 || replicaTimeout > 0, "the timeout for replicas must be positive");
   }

@@ -11,7 +11,7 @@ import java.util.stream.Stream;
 
 /**
  * What all errors of this library have in common. All other errors are those of the Redis client library, and
- * {@link IllegalArgumentException} and {@link IllegalStateException} for a wrong use: then nothing was sent.
+ * {@link IllegalArgumentException} and {@link IllegalStateException} for a wrong use: then no lock was asked for.
  */
 public class SlockException extends RuntimeException {
   private static final int MOST_CAUSES = 5;
