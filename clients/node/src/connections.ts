@@ -55,6 +55,8 @@ export interface Base {
   readonly program: Line;
   /** The shortest time after which the library may have repeated a command by itself, in ms. */
   readonly repeatsAfterMs: number;
+  /** Whether the server has replied. Until then a login that it refuses is an error reply; after that it may succeed a little later. */
+  hasReplied?: boolean;
   duplicate(): Line;
   /** Names the server that has a channel. Channels of one server share a connection. */
   place?(channel: string): string;
@@ -131,11 +133,12 @@ class Talk {
     let place = "";
     const send = async (): Promise<Reply> => {
       place = base.place?.(key) ?? "";
-      const value = await line.send(command, key).catch(asReply);
+      const value = await line.send(command, key).catch((error: unknown) => asReply(error, !base.hasReplied));
       const at = monotonic();
+      base.hasReplied ||= !(value instanceof ReplyError && isLogin(value.message));
       this.#heard.set(place, at);
       const isRepeated = at - began >= base.repeatsAfterMs;
-      return then ? {value, then: await (line.follow?.(then, key) ?? line.send(then, key)).catch(asReply), isRepeated} : {value, isRepeated};
+      return then ? {value, then: await (line.follow?.(then, key) ?? line.send(then, key)).catch((error: unknown) => asReply(error)), isRepeated} : {value, isRepeated};
     };
     return {reply: send(), heard: () => this.#heard.get(place) ?? 0};
   }
@@ -234,12 +237,15 @@ class Subscription {
   }
 }
 
-/** Whether an error is a reply of the server to a command: its text begins with a code. A login may succeed a little later. */
-const isReply = (text: string): boolean => /^(?!WRONGPASS|NOAUTH)[A-Z][A-Z0-9_]+( |$)/.test(text);
+/** Whether the server refused a login. */
+const isLogin = (text: string): boolean => /^(WRONGPASS|NOAUTH)( |$)/.test(text);
+
+/** Whether an error is a reply of the server to a command: its text begins with a code. */
+const isReply = (text: string): boolean => /^[A-Z][A-Z0-9_]+( |$)/.test(text) && !isLogin(text);
 
 /** The error reply of an error, or the error if it is none. */
-function asReply(error: unknown): ReplyError {
-  if (error instanceof Error && isReply(error.message)) return new ReplyError(error.message, {cause: error});
+function asReply(error: unknown, withLogin = false): ReplyError {
+  if (error instanceof Error && (isReply(error.message) || (withLogin && isLogin(error.message)))) return new ReplyError(error.message, {cause: error});
   throw error;
 }
 

@@ -10,6 +10,7 @@ import {setTimeout as sleep} from "node:timers/promises";
 import {fileURLToPath} from "node:url";
 import {setFlagsFromString} from "node:v8";
 import {runInNewContext} from "node:vm";
+import {Redis} from "ioredis";
 import * as slock from "slock-client";
 import {MemoryServer} from "slock-client/testing";
 import {ALL, BASES, connected, run, startProxy, startServer, until} from "./server.mjs";
@@ -214,6 +215,17 @@ for (const kind of BASES) {
     await hold.release();
   });
 }
+
+test("ioredis: a login that is refused before the first reply is the error of the call, at once", async (t) => {
+  const {port} = await startServer(t);
+  for (const enableReadyCheck of [true, false]) {
+    const client = new Redis({port, username: "app", password: "wrong", enableReadyCheck}).on("error", () => {});
+    t.after(() => client.disconnect());
+    const locks = new Locks(client, {retryForMs: 60_000, ...quiet});
+    for (let calls = 0; calls < 2; calls++) await assert.rejects(locks.write("a").acquire(), {message: /^WRONGPASS /});
+    await locks.close();
+  }
+});
 
 test("the wall clock may be set while a lock is held, and a sleep of the machine counts", async (t) => {
   const server = await startServer(t);
