@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from harness import Locks, RawConnection, Server, now_ms, stays, wait_until
+from harness import Locks, RawConnection, Server, now_ms, wait_until
 from harness.locks import as_dict
 
 # A hold that does not end during the test.
@@ -27,31 +27,6 @@ def test_a_writer_excludes_all_and_only_its_token_releases(client: redis.Redis, 
     assert locks.unlock("k", "a") == 1 and client.exists("k") == 0
     assert locks.unlock("k", "a") == 0
     assert locks.lock("k", "b", LONG) > fence
-
-
-def test_readers_share_the_lock_and_shut_out_a_writer(client: redis.Redis, locks: Locks) -> None:
-    fences = [locks.rlock("k", token, LONG) for token in "ab"]
-    assert fences == sorted(set(fences)) and fences[0] > 0
-    assert locks.runlock("k", "b") == 1
-    assert locks.runlock("k", "b") == locks.lock("k", "w", LONG) == 0
-    assert locks.info("k").readers == 1
-    assert locks.runlock("k", "a") == 1 and client.exists("k") == 0
-    assert locks.lock("k", "w", LONG)
-
-
-def test_a_hold_ends_at_its_deadline_and_not_before(client: redis.Redis, locks: Locks) -> None:
-    before = now_ms(client)
-    first = locks.lock("k", "a", 300)
-    granted = wait_until(lambda: locks.lock("k", "b", LONG), what="the hold to end")
-    assert granted > first and now_ms(client) >= before + 300 - CLOCK_SLACK_MS
-
-
-def test_the_owner_is_the_token_and_not_the_connection(server: Server, locks: Locks) -> None:
-    connection = server.raw()
-    assert connection.ok("SLOCK.LOCK", "k", "a", LONG)
-    connection.reset()
-    stays(lambda: locks.pttl("k", "a") > 0, 0.1, "the lock to be held")
-    assert locks.unlock("k", "a") == 1
 
 
 def test_a_token_is_any_bytes_and_is_compared_whole(locks: Locks) -> None:
@@ -124,18 +99,6 @@ def test_pttl_and_check_are_of_this_holder(locks: Locks) -> None:
     locks.runlock("k", "a")
     again = locks.rlock("k", "a", LONG)
     assert [locks.check("k", fence) for fence in (first, second, again)] == [0, 1, 1]
-
-
-def test_info_has_the_mode_the_last_deadline_and_the_last_fence(locks: Locks) -> None:
-    fence = locks.lock("w", "a", LONG)
-    info = locks.info("w")
-    assert (info.mode, info.readers, info.waiters, info.fence) == ("write", 0, 0, fence)
-    assert 0 < info.pttl <= LONG and info.holders is None is info.queue
-    locks.rlock("r", "a", 2 * LONG)
-    fence = locks.rlock("r", "b", LONG)
-    info = locks.info("r")
-    assert (info.mode, info.readers, info.waiters, info.fence) == ("read", 2, 0, fence)
-    assert LONG < info.pttl <= 2 * LONG
 
 
 def test_info_full_has_everything_of_each_of_count_holders(locks: Locks) -> None:
