@@ -16,7 +16,7 @@ async fn a_connection_of_the_programs_has_the_commands_of_calls() {
     let last = async || {
         let clients: String = server.ask("CLIENT LIST").await;
         let own = clients.lines().find(|client| client.contains(" name=program ")).unwrap();
-        own.split(" cmd=").nth(1).unwrap().split(' ').next().unwrap().to_owned()
+        own.split(' ').find_map(|word| word.strip_prefix("cmd=")).unwrap().to_owned()
     };
     let locks = Locks::new((server.client(), connection));
     let hold = locks.write("k").ttl(Duration::from_secs(3)).acquire().await.unwrap();
