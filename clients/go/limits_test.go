@@ -50,7 +50,7 @@ func TestTheTimeOfAtLeastIsAskedForOnce(t *testing.T) {
 		return send()
 	}
 	locks := slock.NewWith(f)
-	request := locks.Write("job").With(slock.Token("mine"), slock.Wait(100*time.Millisecond), slock.AtLeast(time.Hour))
+	request := locks.Write("job").With(slock.Token("mine"), slock.Wait(time.Second), slock.AtLeast(time.Hour))
 	must(slock.NewWith(f.Server).Write("job").Lock(t.Context()))
 	_, err := request.Lock(t.Context())
 	is(t, err, []error{slock.ErrTimedOut})
