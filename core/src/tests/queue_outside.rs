@@ -1,6 +1,6 @@
 //! What befalls a key outside of the manager, and what that means for those who wait for it.
 
-use super::memory_store::{MemoryStore, id};
+use super::memory_store::MemoryStore;
 use super::parts::WRITE;
 use super::scene::Scene;
 use crate::error::LockError;
