@@ -130,9 +130,9 @@ func (r *request) await() (answer, error) {
 			return r.confirm(answer{number: m.fence, sent: r.sent}, true)
 		}
 		// The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator has
-		// withdrawn the request.
+		// withdrawn the request. The server counts whole milliseconds: it may be early by two.
 		r.isQueued = false
-		if sending()-r.sent < r.queue {
+		if sending()-r.sent+2*time.Millisecond < r.queue {
 			return answer{}, errTimedOut
 		}
 	case <-timer.C:
