@@ -4,7 +4,7 @@ What is compared takes turns, round by round, on one server; a ratio is taken in
 is what counts. The load generator plays, so no other program of the client is in a figure. Client and server
 share one core, unless --cores all: else the figures depend on where the scheduler puts them.
 
-`--before old.so` compares two builds of the module instead, by the cases that are not of others.
+`--before old.so` compares two builds of the module instead, by the module's own cases.
 """
 
 from __future__ import annotations
@@ -81,6 +81,11 @@ def tell(
     report.table(what, only, rows)
 
 
+def player(server: Server, case: Case) -> Player:
+    several = ("--connections", CONNECTIONS) if case.way == "pairs" else ()
+    return Player(server, case.with_options(*several))
+
+
 def contest(report: Report, name: str, of: Contest, rounds: int) -> None:
     servers: dict[str, Server] = {}
     players: dict[str, tuple[Server, Player]] = {}
@@ -91,8 +96,7 @@ def contest(report: Report, name: str, of: Contest, rounds: int) -> None:
                 servers[case.beside] = stack.enter_context(private_server(**settings))
             server = servers[case.beside]
             if case.is_known_to(server):
-                several = ("--connections", CONNECTIONS) if case.way == "pairs" else ()
-                players[case.name] = server, Player(server, case.with_options(*several))
+                players[case.name] = server, player(server, case)
         report.server(server)
         figures = play(players, of.count, rounds)
     lone = of.cases[0].way == "ring" and len(of.cases) == 3
@@ -113,11 +117,10 @@ def before(report: Report, of: Contest, rounds: int, module: str) -> None:
     players: dict[str, tuple[Server, Player]] = {}
     with ExitStack() as stack:
         for case in own:
-            several = ("--connections", CONNECTIONS) if case.way == "pairs" else ()
             for build, path in builds.items():
                 os.environ["SLOCK_MODULE"] = path
                 server = stack.enter_context(private_server(**case.settings, **of.settings))
-                players[f"{case.name}, {build}"] = server, Player(server, case.with_options(*several))
+                players[f"{case.name}, {build}"] = server, player(server, case)
         os.environ["SLOCK_MODULE"] = builds["now"]
         figures = play(players, of.count, rounds)
     print(f"{of.what}:")
@@ -200,10 +203,13 @@ def main() -> int:
         "--before", metavar="old.so", help="another build of the module, to compare with this one"
     )
     options = parser.parse_args()
+    names = options.only or [*CONTESTS, *([] if options.before else MORE)]
+    if options.before and not CONTESTS.keys() >= set(names):
+        parser.error(f"--before compares these: {', '.join(CONTESTS)}")
     report = Report(options)
     if options.cores == "one":
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of those that are started later, too
-    for name in options.only or [*CONTESTS, *([] if options.before else MORE)]:
+    for name in names:
         if options.before:
             before(report, CONTESTS[name], options.rounds, options.before)
         elif name in MORE:

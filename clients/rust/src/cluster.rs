@@ -35,7 +35,7 @@ fn link(client: ClusterClient, events: Option<Events>) -> Link<ClusterConnection
     let topology = Topology { name: "the cluster".into(), is_cluster: true, is_failover: false };
     let events = events.unwrap_or_else(|| Arc::new(|_| {}));
     let open = move |health: Option<Arc<Health>>| {
-        // Each node is waited for when the cluster's are opened, also one that is dead.
+        // The redis crate waits for each node when it opens the connections, for a dead one too: so none may take long.
         let mut config = ClusterConfig::new().set_connection_timeout(SILENCE).set_response_timeout(SILENCE);
         if let Some(health) = health.filter(|_| listens) {
             config = config.set_push_sender(health.pushes());
