@@ -21,11 +21,12 @@ from driver.fixtures import StartAgent
 from driver.languages import each_language, require
 from driver.late import LateProxy
 from driver.play import info_of
+from driver.proxy import Running
 from driver.world import as_text
 
 from harness import RawConnection, Server, rounds, wait_until
 
-# More keep the interpreter so busy on a loaded machine that its proxy takes seconds to accept a connection.
+# Each is a thread that mostly waits; more keep the interpreter busy.
 AT_ONCE = 10
 HOLDS = 4
 # The long one is longer than any wait of the test, so that what a library forgets does not end by itself.
@@ -50,8 +51,8 @@ def test_late_histories(name: str, server: Server, start_agent: StartAgent) -> N
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     require(name)
-    agent, proxy = start_agent(name), LateProxy(server.port, seed)
-    agent.ask("open", locks="l", kind="single", nodes=[f"127.0.0.1:{proxy.port}"])
+    agent, proxy = start_agent(name), Running(LateProxy, server.port, seed)
+    agent.ask("open", locks="l", kind="single", nodes=[f"127.0.0.1:{proxy.port()}"])
     count = rounds(60, 2000)
     histories, problems = [], []
 
@@ -74,14 +75,14 @@ def test_late_histories(name: str, server: Server, start_agent: StartAgent) -> N
     wait_until(proxy.is_idle, CALL_SECONDS, "everything to be delivered")
     given = {token for history in histories for token in history.given}
     # A request that was doubled on its way is ended only if the library has a reason to: not after a refusal.
-    given |= proxy.doubled - proxy.ended
+    given |= proxy.doubled()
     with contextlib.suppress(AssertionError):  # a few seconds, and more for a loaded machine
         wait_until(lambda: tokens_left(server) <= given, 20)
     left = tokens_left(server)
     outcomes = sum((history.outcomes for history in histories), Counter())
     print(f"{name}: {count} histories, {dict(outcomes)}")
-    print(f"{dict(proxy.counts)}; {len(left & given)} given tokens and {len(left - given)} others are left")
-    assert left <= given, "\n".join(["left behind:", *proxy.seen[min(left - given)]])
+    print(f"{proxy.counts()}; {len(left & given)} given tokens and {len(left - given)} others are left")
+    assert left <= given, "\n".join(["left behind:", *proxy.seen(min(left - given))])
     agent.ask("close", locks="l")
     proxy.close()
 
@@ -114,9 +115,7 @@ class Owner:
 class History:
     """Some owners that want the same one or two keys, and what they do in random order."""
 
-    def __init__(
-        self, agent: Agent, server: Server, proxy: LateProxy, dice: random.Random, name: str
-    ) -> None:
+    def __init__(self, agent: Agent, server: Server, proxy: Running, dice: random.Random, name: str) -> None:
         self._agent, self._proxy, self._dice = agent, proxy, dice
         self._keys = [f"{name}:a", f"{name}:b"]
         self._direct = RawConnection(server.port)
@@ -230,7 +229,7 @@ class History:
             after = self._state(owner)
             if after["lost"]:
                 is_explained = owner.ttl_ms != LONG_TTL_MS or after["reason"] == "expired"
-                assert is_explained, "\n".join([f"{owner.name}: {after}", *self._proxy.seen[owner.token]])
+                assert is_explained, "\n".join([f"{owner.name}: {after}", *self._proxy.seen(owner.token)])
                 self.outcomes[f"lost: {after['reason']}"] += 1
                 self._release(owner)
                 continue
@@ -244,7 +243,7 @@ class History:
                 is_held = fences == [after["fence"]] or (fences and owner.is_unsure)
                 assert is_held and (info["mode"] == "write" or after["mode"] == "read"), (
                     f"{owner.name} counts as valid ({after}) and the server says {info} of {key}\n"
-                    + "\n".join(self._proxy.seen[owner.token])
+                    + "\n".join(self._proxy.seen(owner.token))
                 )
 
     def _info(self, key: str) -> dict:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness.raw import RawConnection
-from harness.server import Server, _die_with_parent
+from harness.server import Server, die_with_parent
 from harness.settings import free_port, server_binary, setting_name
 from harness.wait import wait_until
 
@@ -33,7 +33,7 @@ def sentinel(primary: Server, *, replicas: int, **settings: int) -> Iterator[int
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
         try:
             wait_until(lambda: _replicas(port) == replicas, 30, "the Sentinel to know the replicas")

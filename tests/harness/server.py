@@ -56,7 +56,7 @@ class ServerError(AssertionError):
 ENVIRONMENT = dict(os.environ)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """In the child, before exec: the kernel kills the server when the thread that started it ends.
 
     `atexit` does not run when the test process itself is killed.
@@ -71,7 +71,7 @@ class Server:
     Settings are keywords (`appendonly=True`, `slock_max_ttl_ms=1000`); `module_args` follow the path in
     `loadmodule`; `module=False` starts a bare server; `environment` is added to that of the tests. Where a
     test sets `config_text`, it is the whole configuration file of the next start.
-    Start servers from the main thread only: see `_die_with_parent`.
+    Start servers from the main thread only: see `die_with_parent`.
     """
 
     # How long a start may take, with all data that is loaded.
@@ -216,7 +216,7 @@ class Server:
                 cwd=self.directory,
                 env={**ENVIRONMENT, **self._environment},
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     def _settings_text(self) -> str:

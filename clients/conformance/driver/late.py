@@ -27,13 +27,10 @@ class LateProxy(Proxy):
         self._dice = random.Random(seed)
         self._calm = False
         self._deliveries: set[asyncio.Task[None]] = set()
-        self.counts: Counter[str] = Counter()
-        # The tokens of commands that were delivered twice.
-        self.doubled: set[str] = set()
-        # The tokens whose acquisitions were ended.
-        self.ended: set[str] = set()
-        # What went through for each token, for the message of a test that failed.
-        self.seen: defaultdict[str, list[str]] = defaultdict(list)
+        self._counts: Counter[str] = Counter()
+        self._doubled: set[str] = set()
+        self._ended: set[str] = set()
+        self._seen: defaultdict[str, list[str]] = defaultdict(list)
         super().__init__(target)
 
     def calm(self) -> None:
@@ -43,6 +40,18 @@ class LateProxy(Proxy):
     def is_idle(self) -> bool:
         """Whether everything has been delivered."""
         return not self._deliveries
+
+    def counts(self) -> dict[str, int]:
+        """What was done how often."""
+        return dict(self._counts)
+
+    def doubled(self) -> set[str]:
+        """The tokens of commands that were delivered twice, and whose acquisitions were not ended."""
+        return self._doubled - self._ended
+
+    def seen(self, token: str) -> list[str]:
+        """What went through for a token, for the message of a test that failed."""
+        return self._seen[token]
 
     # --- in the loop's thread
 
@@ -59,11 +68,11 @@ class LateProxy(Proxy):
             self._note(action, words)
         if action == "pass":
             return None
-        self.counts[action] += 1
+        self._counts[action] += 1
         if words[0].upper() == "SLOCK.MUNLOCK":
-            self.ended.add(token_of(words))
+            self._ended.add(token_of(words))
         if action == "double":
-            self.doubled.add(token_of(words))
+            self._doubled.add(token_of(words))
         rule = Rule(action, "", 0)
         asyncio.get_running_loop().call_later(self._dice.random() * DELAY_SECONDS, rule.go.set)
         return rule
@@ -80,7 +89,7 @@ class LateProxy(Proxy):
             await self.deliver(request)
 
     def _note(self, what: str, words: list[str]) -> None:
-        self.seen[token_of(words)].append(f"{time.monotonic():.3f} {what}: {' '.join(words)}")
+        self._seen[token_of(words)].append(f"{time.monotonic():.3f} {what}: {' '.join(words)}")
 
 
 def token_of(words: list[str]) -> str:

@@ -68,7 +68,7 @@ class Play:
     def _end(self) -> None:
         """All answers are in, and nothing is left of the scenario on any server."""
         assert not self._started, f"the scenario does not await {list(self._started)}"
-        if self.world.proxy:
+        if self.scenario.proxy:
             wait_until(lambda: not self.world.proxy.unused(), TIMEOUT_SECONDS, "each rule to be used")
         if self.agent.is_running:
             for hold in self._holds:
@@ -327,7 +327,7 @@ class Play:
                 # The server executes a command, or the library goes on, before the proxy has counted.
                 self._look({**step, "until": True}, proxy.hits)
             case "delay":
-                proxy.delay_s = step["ms"] / 1000
+                proxy.delay(step["ms"] / 1000)
             case action:
                 proxy.add(action, step["of"], step.get("times", 1))
 

@@ -1,16 +1,20 @@
 """A proxy that cuts a connection at a chosen place, or delivers what goes through late or twice.
 
 It reads the protocol, so that it can drop the reply to one command: the server has executed the command, and
-the client never learns it.
+the client never learns it. It is a process of its own: in one interpreter with the threads of the driver it
+would be late.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
+import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
+from multiprocessing.managers import BaseManager
 from typing import Any
 
 from driver.frames import ARRAY, PUSH, end_of_value, is_message, words_of
@@ -59,13 +63,15 @@ class Proxy:
         self._rules: list[Rule] = []
         self._links: set[Link] = set()
         self._late: list[bytes] = []
-        # How long each reply is kept back, in seconds.
+        # How long each reply is kept back.
         self.delay_s = 0.0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._server = self._run(asyncio.start_server(self._accept, "127.0.0.1", 0))
-        self.port = self._server.sockets[0].getsockname()[1]
+
+    def port(self) -> int:
+        return self._server.sockets[0].getsockname()[1]
 
     def add(self, action: str, of: str, times: int = 1) -> None:
         """Actions, for the next `times` commands of a kind:
@@ -82,13 +88,17 @@ class Proxy:
         assert of in COMMANDS and action in ACTIONS
         self._call(self._rules.append, Rule(action, of, times))
 
+    def delay(self, seconds: float) -> None:
+        """From now on each reply is kept back for so long."""
+        self.delay_s = seconds
+
     def hits(self) -> int:
         """How often a rule has been applied since `reset`."""
         return sum(rule.hits for rule in self._rules)
 
-    def unused(self) -> list[Rule]:
-        """Rules that have not been applied as often as they should; those of a hundred times, never."""
-        return [rule for rule in self._rules if rule.hits < (1 if rule.times == 100 else rule.times)]
+    def unused(self) -> int:
+        """How many rules have not been applied as often as they should; those of a hundred times, never."""
+        return sum(rule.hits < (1 if rule.times == 100 else rule.times) for rule in self._rules)
 
     def cut_listeners(self) -> None:
         """The client loses its listening connections. The server learns of it at `let_go`."""
@@ -110,14 +120,6 @@ class Proxy:
         self._call(self._release)
         self.cut()
         self._call(self._rules.clear)
-
-    def close(self) -> None:
-        self._call(self._server.close)  # before the connections are cut: a client may connect again at once
-        self.reset()
-        self._run(self._all_ended())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
 
     # --- in the loop's thread
 
@@ -152,10 +154,6 @@ class Proxy:
                     pass
         finally:
             writer.close()
-
-    async def _all_ended(self) -> None:
-        while self._links:
-            await asyncio.sleep(0.001)
 
     def keep(self, request: bytes) -> None:
         """The server reads it later."""
@@ -280,3 +278,35 @@ async def _values(
             yield bytes(buffer[start:end])
             start = end
         del buffer[:start]
+
+
+class _Process(BaseManager):
+    """The process of a proxy."""
+
+
+def _make(kind: type[Proxy], *arguments: Any) -> Proxy:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    return kind(*arguments)
+
+
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(0)
+
+
+_Process.register("make", _make)
+
+
+class Running:
+    """A proxy in its process, with the methods that it has."""
+
+    def __init__(self, kind: type[Proxy], *arguments: Any) -> None:
+        self._process = _Process(ctx=multiprocessing.get_context("spawn"))
+        self._process.start()
+        self._proxy = self._process.make(kind, *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._proxy, name)
+
+    def close(self) -> None:
+        self._process.shutdown()

@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from driver.agent import die_with_parent
 from harness import RawConnection, Server, replica_of, wait_until
+from harness.server import die_with_parent
 from harness.settings import free_port, server_binary
 
 SERVICE = "locks"

@@ -7,7 +7,7 @@ import itertools
 from typing import Any
 
 from driver.agent import Agent
-from driver.proxy import Proxy
+from driver.proxy import Proxy, Running
 from harness import RawConnection, RespError, Server, replica_of, wait_until
 
 # Only what never happens takes so long.
@@ -17,16 +17,24 @@ TIMEOUT_SECONDS = 30.0
 class World:
     """Servers by name, and how an agent opens them. A server that is alone is called `main`."""
 
-    def __init__(self, servers: dict[str, Server], proxy: Proxy | None = None) -> None:
-        self.servers, self.proxy = servers, proxy
+    def __init__(self, servers: dict[str, Server]) -> None:
+        self.servers = servers
+        self._proxy: Running | None = None
         self._connections: dict[str, RawConnection] = {}
+
+    @property
+    def proxy(self) -> Running:
+        """The proxy before `main`, which is started when it is first used."""
+        if self._proxy is None:
+            self._proxy = Running(Proxy, self.servers["main"].port)
+        return self._proxy
 
     def open_fields(self, through_proxy: bool = False) -> tuple[str, dict[str, Any]]:
         """The operation that opens these servers, and its fields."""
         ports = [server.port for server in self.servers.values()]
         if len(ports) > 2:
             return "open_quorum", {"nodes": [f"127.0.0.1:{port}" for port in ports]}
-        port = self.proxy.port if through_proxy else ports[0]
+        port = self.proxy.port() if through_proxy else ports[0]
         return "open", {"kind": "single", "nodes": [f"127.0.0.1:{port}"]}
 
     def call(self, name: str, *command: Any) -> Any:
@@ -74,8 +82,8 @@ class World:
 
     def recover(self) -> None:
         """All servers run, without data, users and connections of the last scenario."""
-        if self.proxy:
-            self.proxy.reset()
+        if self._proxy:
+            self._proxy.reset()
         for name, server in self.servers.items():
             self.forget_connections(name)
             if not server.is_running:
@@ -91,8 +99,8 @@ class World:
     def close(self) -> None:
         for name in list(self._connections):
             self.forget_connections(name)
-        if self.proxy:
-            self.proxy.close()
+        if self._proxy:
+            self._proxy.close()
         problems = []
         for server in self.servers.values():
             try:
@@ -114,8 +122,8 @@ def make_world(kind: str) -> World:
     if kind == "replica":
         replica = Server(name="replica").start()
         replica_of(replica, main)
-        return World({"main": main, "replica": replica}, Proxy(main.port))
-    return World({"main": main}, Proxy(main.port))
+        return World({"main": main, "replica": replica})
+    return World({"main": main})
 
 
 def as_text(reply: Any) -> Any:
