@@ -13,9 +13,9 @@ from driver.scenario import Scenario, scenarios
 
 
 def _parameters() -> Iterator[object]:
-    for name in LANGUAGES:
-        in_memory = [one.in_memory() for one in scenarios() if one.runs_in_memory()]
-        for scenario in scenarios() + in_memory:
+    in_memory = [one.in_memory() for one in scenarios() if one.runs_in_memory()]
+    for name, language in LANGUAGES.items():
+        for scenario in scenarios() + in_memory * (not language.shares_memory):
             marks = known.marks(name, scenario.name)
             yield pytest.param(name, scenario, id=f"{name}: {scenario.name}", marks=marks)
 

@@ -34,6 +34,8 @@ class Language:
     name: str
     command: Callable[[bool], list[str]]
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    # Whether its memory transport is that of one before it.
+    shares_memory: bool = False
 
     def build(self, optimized: bool = False) -> list[str]:
         """The command that starts the agent, which is built once; `optimized` is for measurements."""
@@ -153,12 +155,12 @@ LANGUAGES = {
         # Commands can go over a connection of the program's: multiplexed, or manager.
         Language("rust", _rust, {"api": os.environ.get("SLOCK_RUST_API", "client")}),
         Language("go", _go),
-        Language("rueidis", partial(_rueidis, "rueidis")),
-        Language("valkey-go", partial(_rueidis, "valkey-go")),
+        Language("rueidis", partial(_rueidis, "rueidis"), shares_memory=True),
+        Language("valkey-go", partial(_rueidis, "valkey-go"), shares_memory=True),
         Language("node-redis", partial(_node, "node-redis")),
-        Language("ioredis", partial(_node, "ioredis")),
+        Language("ioredis", partial(_node, "ioredis"), shares_memory=True),
         Language("lettuce", partial(_java, "lettuce")),
-        Language("jedis", partial(_java, "jedis")),
+        Language("jedis", partial(_java, "jedis"), shares_memory=True),
     )
 }
 
