@@ -29,9 +29,9 @@ python_side_by_side=(--numprocesses 3 --dist loadfile)
 build_program=(cargo build --quiet --bin slock --example conformance_agent)
 
 # build_static [--release]: builds the program without a C library, and prints its path. Fails, with 3 if this machine
-# lacks something for it, and says what.
+# lacks something for it, and says what. In a folder of its own: so other builds need not wait for it.
 build_static() {
-  local target profile
+  local target profile folder=${CARGO_TARGET_DIR:-target}/static
   target=$(uname -m)-unknown-linux-musl
   profile=debug
   [ "${1:-}" != --release ] || profile=release
@@ -44,6 +44,6 @@ build_static() {
     say "no static program: musl-gcc is missing (Debian: musl-tools)" >&2
     return 3
   fi
-  cargo build --quiet --bin slock --target "$target" "$@" >&2 &&
-    echo "${CARGO_TARGET_DIR:-target}/$target/$profile/slock"
+  cargo build --quiet --bin slock --target "$target" --target-dir "$folder" "$@" >&2 &&
+    echo "$folder/$target/$profile/slock"
 }
