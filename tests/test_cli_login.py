@@ -194,7 +194,7 @@ def test_a_missing_module_says_how_to_load_it(make_server: MakeServer, words: st
 def test_a_key_that_is_no_lock_is_named(cli: Cli, client: redis.Redis, words: str) -> None:
     client.set("job", "no lock")
     done = cli(*words.split())
-    assert done.returncode == 69
+    assert done.returncode == 2
     assert "job holds something else than a lock of SLOCK" in done.stderr
 
 

@@ -44,7 +44,7 @@ impl Failure {
     }
 
     /// The error of a server or a connection. That an argument is out of its range only the server knows: the longest ttl,
-    /// for example, is a setting of it.
+    /// for example, is a setting of it. Nor does it help to ask again for a key that holds something else.
     pub fn of_reply(error: &RedisError, place: &str) -> Self {
         match error.detail() {
             Some(text)
@@ -53,6 +53,7 @@ impl Failure {
             {
                 Self::usage(text)
             }
+            _ if error.code() == Some("WRONGTYPE") => Self::usage(explain(error, place)),
             _ => Self::new(UNAVAILABLE, explain(error, place)),
         }
     }
