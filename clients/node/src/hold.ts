@@ -163,7 +163,7 @@ export class HeldLock implements Hold {
   get label(): string { return this.wanted.label ?? this.keys[0]!; }
   get fence(): number { return this.remains.fence; }
   get fences(): readonly number[] { return this.keeper.fences ?? [this.fence]; }
-  get remainingMs(): number { return this.isLive ? Math.max(0, this.#until - now()) : 0; }
+  get remainingMs(): number { return this.isLive ? Math.max(0, Math.min(this.#until, this.#granted + this.wanted.maxHoldMs) - now()) : 0; }
   get lost(): boolean {
     this.update();
     return this.reason !== undefined;
@@ -270,7 +270,7 @@ export class HeldLock implements Hold {
       return server.number({...one, reserved: true}, until);
     });
     if (to === "write" && (await ask(this.owner.withdraw())).number > 0) return;
-    const grant = await ask(to === "write" ? this.owner.adopt("write", this.ttlMs) : call);
+    const grant = await ask(to === "write" ? this.owner.adopt("write", {ttlMs: this.ttlMs, metadata: this.metadata}) : call);
     if (grant.number > 0) this.update(() => this.#grant(to, grant));
   }
 

@@ -145,7 +145,7 @@ export class ServerBackend implements Backend {
 
   async adopt({keys, mode, settings}: LockRequest): ReturnType<Backend["adopt"]> {
     const owner = new Owner(keys, this.server.settings.prefix, settings.token);
-    const answer = await this.server.ask(keys, owner.adopt(mode, settings.ttlMs)).catch((error: unknown) => {
+    const answer = await this.server.ask(keys, owner.adopt(mode, settings)).catch((error: unknown) => {
       if (!(error instanceof WrongModeError)) throw error;
     });
     return answer && answer.number > 0 ? {keeper: this.server, owner, answer} : undefined;

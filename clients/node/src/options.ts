@@ -112,6 +112,7 @@ export function check(keys: readonly string[], mode: Mode, wanted: Settings, cou
   const {ttlMs, limit, metadata, token, minReplicas} = wanted;
   if (keys.length < 1 || keys.length > 1024) throw invalid(`a request needs 1 to 1024 keys, not ${keys.length}`);
   if (keys.some((key) => typeof key !== "string" || key === "")) throw invalid("a key must be a text, and must not be empty");
+  if (new Set(keys).size < keys.length) throw invalid("a key is named twice");
   for (const [name, least] of Object.entries(LEAST)) {
     const value = wanted[name as keyof typeof LEAST] ?? least;
     if (typeof value !== "number" || !(value >= least)) throw invalid(`${name} must be a number of ${least} or more, not ${String(value)}`);

@@ -47,7 +47,7 @@ export class Owner {
   }
 
   /** Gives the fence of what the token holds in the mode, and never takes a lock. */
-  adopt(mode: Mode, ttlMs: number): Call { return add(this.lock(mode, {ttlMs}), "XX"); }
+  adopt(mode: Mode, {ttlMs, metadata}: Pick<Settings, "ttlMs" | "metadata">): Call { return add(this.lock(mode, {ttlMs, metadata}), "XX"); }
 
   /** Has the hold with the fence, or whatever the token holds if it is 0, end a ttl from now or later. */
   extend(ttlMs: number, fence: number): Call {

@@ -79,9 +79,9 @@ export class QuorumBackend implements Backend {
   }
 
   async adopt(request: LockRequest): Promise<Granted | undefined> {
-    const {mode, settings: {ttlMs}} = request;
+    const {mode, settings} = request;
     const votes = new Votes(this, request);
-    const {isGranted} = await votes.decide((vote, until) => votes.take(vote, votes.owner.adopt(mode, ttlMs), until), ttlMs);
+    const {isGranted} = await votes.decide((vote, until) => votes.take(vote, votes.owner.adopt(mode, settings), until), settings.ttlMs);
     return isGranted ? votes.grant : undefined;
   }
 

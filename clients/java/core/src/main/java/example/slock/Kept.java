@@ -66,7 +66,7 @@ final class Kept {
   }
 
   long remaining() {
-    return ending == null ? Math.max(0, until - Clock.now()) : 0;
+    return ending == null ? Math.max(0, Math.min(until, Clock.plus(granted, settings.maxHold)) - Clock.now()) : 0;
   }
 
   /** The fence that renewals name. */
@@ -324,7 +324,7 @@ final class Kept {
   private CompletableFuture<Void> settle(Server server, Mode to, ServerAcquisition acquisition) {
     return server.ask(owner.names(), Protocol.REFUSE, owner.withdraw()).thenCompose(withdrawn -> withdrawn.number() > 0
         ? CompletableFuture.completedFuture(null) : server.ask(owner.names(), Protocol.REFUSE,
-            to == Mode.READ ? acquisition.call : owner.adopt(to, acquisition.wanted.ttl)).thenAccept(held -> {
+            to == Mode.READ ? acquisition.call : owner.adopt(to, acquisition.wanted.ttl, "")).thenAccept(held -> {
               if (held.number() > 0) {
                 update(() -> grant(to, held.number(), held.sent()));
               }

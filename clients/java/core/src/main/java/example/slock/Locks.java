@@ -122,8 +122,7 @@ public final class Locks implements AutoCloseable {
    */
   @Override
   public void close() {
-    isClosing = true;
-    running.forEach(acquisition -> acquisition.leave(new SlockException.Closed(acquisition.names)));
+    endRequests();
     long end = Clock.now() + settings.retryFor;
     while ((!running.isEmpty() || !servers.stream().allMatch(Server::isIdle)) && Clock.now() < end) {
       LockSupport.parkNanos(Clock.MS);
@@ -135,8 +134,14 @@ public final class Locks implements AutoCloseable {
     });
   }
 
+  private void endRequests() {
+    isClosing = true;
+    running.forEach(acquisition -> acquisition.leave(new SlockException.Closed(acquisition.names)));
+  }
+
   /** Releases all holds, and closes. */
   public void closeAndRelease() {
+    endRequests(); // a release would grant to them
     CompletableFuture.allOf(holds.stream().map(kept -> kept.release().exceptionally(error -> null))
         .toArray(CompletableFuture[]::new)).join();
     close();

@@ -36,10 +36,10 @@ public final class Options extends RequestOptions<Options> {
     return with(s -> s.retryFor = Clock.nanos(duration));
   }
 
-  /** How long a request that waits survives an outage after the server has replied to it once. The default is a minute. */
+  /** How long a request that waits survives an outage after the server has replied to it once: a second or more, by default a minute. */
   public Options retryWaitFor(Duration duration) {
     Settings.require(!duration.isNegative(), "retryWaitFor must not be negative, not %s", duration);
-    return with(s -> s.retryWaitFor = Clock.nanos(duration));
+    return with(s -> s.retryWaitFor = Math.max(Clock.nanos(duration), Clock.SECOND));
   }
 
   /** What is called when a lock is granted, released or lost. */

@@ -95,8 +95,8 @@ final class Protocol {
     }
 
     /** Gives the fence of what the token holds in the mode, and never takes a lock. */
-    Call adopt(Mode mode, long ttl) {
-      return take(mode, List.of(Clock.millis(ttl), "XX"));
+    Call adopt(Mode mode, long ttl, String metadata) {
+      return take(mode, List.of(Clock.millis(ttl), "XX"), option(!metadata.isEmpty(), "META", metadata));
     }
 
     /** Has the hold with the fence (0: whatever the token holds) end a ttl from now, or, if it only lengthens, not before. */

@@ -98,7 +98,7 @@ final class Quorum implements Backend {
         : new Votes(r).decide(r.settings.ttl, Vote.question(question));
     return asked.thenCompose(yes -> {
       Votes votes = new Votes(r);
-      Call call = votes.owner.adopt(r.mode, r.settings.ttl);
+      Call call = votes.owner.adopt(r.mode, r.settings.ttl, r.settings.metadata());
       return votes.decide(r.settings.ttl, (node, until) -> node.take(call, until)).thenApply(isHeld -> isHeld ? votes.grant() : null);
     });
   }

@@ -190,9 +190,10 @@ final class Server implements Backend, Keeper {
   public CompletableFuture<Grant> adopt(Request r) {
     Owner owner = Owner.of(r);
     Call question = owner.question(r.settings);
+    Call call = owner.adopt(r.mode, r.settings.ttl, r.settings.metadata());
     CompletableFuture<?> asked = question == null ? CompletableFuture.completedFuture(null)
         : repeat(r.keys, locks.settings.retryFor, until -> question(question, until));
-    return asked.thenCompose(yes -> ask(r.keys, locks.settings.retryFor, owner.adopt(r.mode, r.settings.ttl))).handle((answer, failure) -> {
+    return asked.thenCompose(yes -> ask(r.keys, locks.settings.retryFor, call)).handle((answer, failure) -> {
       if (failure == null) {
         return answer.number() == 0 ? null : new Grant(this, owner, answer.number(), answer.sent());
       } else if (unwrap(failure) instanceof SlockException.WrongMode) {
