@@ -298,12 +298,14 @@ func (h *Hold) finish() (last lease, err error) {
 // release goes on in the background; so it does with ErrNoAnswer if no reply comes for RetryFor. In any case nothing
 // renews the hold any more.
 func (h *Hold) Unlock(ctx context.Context) error {
+	if ctx.Done() != nil {
+		var end context.CancelFunc
+		ctx, end = outliving(ctx, forever)
+		defer end()
+	}
 	last, err := h.finish()
 	if err != nil {
 		return err
-	}
-	if ctx.Err() != nil {
-		ctx = context.WithoutCancel(ctx)
 	}
 	wasHeld, err := h.keeper.end(ctx, h.owner, last.named(), h.settings.atLeast-(sending()-last.granted))
 	switch {

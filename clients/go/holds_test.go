@@ -3,6 +3,7 @@ package slock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,13 +45,52 @@ func TestLoss(t *testing.T) {
 	}
 }
 
+// A release is sent and waited for if its context is over before, or ends by the release itself.
 func TestReleaseAfterTheContext(t *testing.T) {
 	w := newWorld(t, redis.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	hold := must(w.locks.Write("job").Lock(ctx))
 	cancel()
 	is(t, hold.Unlock(ctx), nil)
+	for range 20 {
+		is(t, w.locks.Write("job").Do(t.Context(), func(ctx context.Context) error {
+			hold, _ := slock.HoldFrom(ctx)
+			return hold.Unlock(ctx)
+		}), nil)
+	}
+	is(t, w.locks.Write("job").Do(t.Context(), w.locks.Shutdown), nil)
 	w.nothingLeft()
+}
+
+// Shutdown leaves no lock to a request of its own process, nor to one that it has no time for.
+func TestShutdown(t *testing.T) {
+	server := slocktest.New()
+	job := func(l *slock.Locks, n int) slock.Request { return l.Write(fmt.Sprint("job", n)) }
+	for _, isUp := range []bool{true, false} {
+		locks, waits := slock.NewWith(server, slock.WithLogger(slog.New(slog.DiscardHandler))), make(chan error, 20)
+		for n := range 20 {
+			must(job(locks, n).Lock(t.Context()))
+			go func() {
+				_, err := job(locks, n).Lock(t.Context())
+				waits <- err
+			}()
+			testserver.Eventually(t, func() bool { return must(locks.Info(t.Context(), fmt.Sprint("job", n))).Waiters == 1 })
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		want := []error(nil)
+		if !isUp {
+			server.Fail(syscall.ECONNREFUSED)
+			time.AfterFunc(10*time.Millisecond, cancel)
+			want = []error{context.Canceled}
+		}
+		within(t, 0, func() { is(t, locks.Shutdown(ctx), want) })
+		cancel()
+		server.Fail(nil)
+		for n := range 20 {
+			is(t, <-waits, []error{slock.ErrClosed})
+			is(t, must(job(slock.NewWith(server), n).With(slock.Wait(5*time.Second)).Lock(t.Context())).Unlock(t.Context()), nil)
+		}
+	}
 }
 
 func TestNothingRemainsOfAHoldThatHasEnded(t *testing.T) {
