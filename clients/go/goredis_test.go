@@ -97,6 +97,18 @@ func TestWrongClient(t *testing.T) {
 	is(t, err, []error{slock.ErrInvalid}, "*redis.Ring", "*redis.Client")
 }
 
+// The program may say itself which servers a cluster has.
+func TestClusterSlots(t *testing.T) {
+	w := newWorld(t, redis.Options{})
+	all := []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: w.Addr}}}}
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) { return all, nil },
+	})
+	defer rdb.Close()
+	w.locks = slock.New(rdb)
+	use(t, w)
+}
+
 // All connections of the library have the TLS of the program's client, also the one that listens.
 func TestTLS(t *testing.T) {
 	w := newWorld(t, redis.Options{})
