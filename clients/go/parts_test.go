@@ -22,6 +22,9 @@ func TestValidityIsCounted(t *testing.T) {
 	if l.until != until || l.ttl != time.Minute {
 		t.Error("it was shortened")
 	}
+	if pause, _ := ExponentialPause(10*time.Second, time.Minute, -1)(100); pause < time.Minute/2 || pause > time.Minute {
+		t.Error(pause)
+	}
 }
 
 // nothing is a Transport that reaches nobody.
@@ -52,8 +55,13 @@ func TestAnswersCountForTheirFence(t *testing.T) {
 	if err := h.Extend(t.Context(), time.Minute); err != nil || h.Mode() != Write {
 		t.Error(err, h.Mode())
 	}
-	h.keeper = extended{number: 0, before: func() {}}
-	if err := h.Extend(t.Context(), time.Minute); !errors.Is(err, ErrLost) {
-		t.Error(err)
+	var second error // waits for the first one until its context is over
+	h.keeper = extended{number: 0, before: func() {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		second = h.Extend(ctx, time.Minute)
+	}}
+	if err := h.Extend(t.Context(), time.Minute); !errors.Is(err, ErrLost) || !errors.Is(second, context.DeadlineExceeded) {
+		t.Error(err, second)
 	}
 }
