@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -62,44 +63,42 @@ func TestReleaseAfterTheContext(t *testing.T) {
 	w.nothingLeft()
 }
 
-// Shutdown leaves no lock to a request of its own process, nor to one that it has no time for.
+// Shutdown leaves no lock to a request of its own process, nor one that it has no time for.
 func TestShutdown(t *testing.T) {
-	server := slocktest.New()
-	job := func(l *slock.Locks, n int) slock.Request { return l.Write(fmt.Sprint("job", n)) }
-	for _, isUp := range []bool{true, false} {
+	for _, failure := range []error{nil, syscall.ECONNREFUSED} {
+		server := slocktest.New()
 		locks, waits := slock.NewWith(server, slock.WithLogger(slog.New(slog.DiscardHandler))), make(chan error, 20)
 		for n := range 20 {
-			must(job(locks, n).Lock(t.Context()))
-			go func() {
-				_, err := job(locks, n).Lock(t.Context())
-				waits <- err
-			}()
-			testserver.Eventually(t, func() bool { return must(locks.Info(t.Context(), fmt.Sprint("job", n))).Waiters == 1 })
+			must(locks.Write(fmt.Sprint(n)).Lock(t.Context()))
+			go func() { waits <- locks.Write(fmt.Sprint(n)).Do(t.Context(), nil) }()
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		want := []error(nil)
-		if !isUp {
-			server.Fail(syscall.ECONNREFUSED)
-			time.AfterFunc(10*time.Millisecond, cancel)
-			want = []error{context.Canceled}
-		}
-		within(t, 0, func() { is(t, locks.Shutdown(ctx), want) })
-		cancel()
+		testserver.Eventually(t, func() bool { return len(must(locks.Queues(t.Context()))) == 20 })
+		server.Fail(failure)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		within(t, time.Second, func() {
+			if err := locks.Shutdown(ctx); errors.Is(err, context.DeadlineExceeded) != (failure != nil) {
+				t.Error(err)
+			}
+		})
 		server.Fail(nil)
 		for n := range 20 {
 			is(t, <-waits, []error{slock.ErrClosed})
-			is(t, must(job(slock.NewWith(server), n).With(slock.Wait(5*time.Second)).Lock(t.Context())).Unlock(t.Context()), nil)
+			must(slock.NewWith(server).Write(fmt.Sprint(n)).With(slock.Wait(5 * time.Second)).Lock(t.Context()))
 		}
 	}
 }
 
 func TestNothingRemainsOfAHoldThatHasEnded(t *testing.T) {
-	server := slocktest.New()
-	request := slock.NewWith(server, slock.WithLogger(slog.New(slog.DiscardHandler))).Read("job")
+	server, lost := slocktest.New(), make(chan *slock.Error, 2)
+	request := slock.NewWith(server, slock.WithLogger(slog.New(slog.DiscardHandler)), slock.WithHooks(slock.Hooks{
+		Waited: func(context.Context, string, time.Duration, string) { panic("of a hook changes nothing") },
+		Lost:   func(_ context.Context, _ string, loss *slock.Error) { lost <- loss },
+	})).Read("job")
 	for name, end := range map[string]func(*slock.Hold){
 		"released": func(h *slock.Hold) { is(t, h.Unlock(t.Context()), nil) },
 		"detached": func(h *slock.Hold) { is(t, h.Detach(), nil) },
-		"lost":     func(h *slock.Hold) { server.Lose("job"); <-h.Context().Done() },
+		"lost":     func(h *slock.Hold) { server.Lose("job"); <-lost },
 	} {
 		hold := must(request.Lock(t.Context()))
 		if end(hold); hold.Remaining() != 0 {
@@ -110,9 +109,8 @@ func TestNothingRemainsOfAHoldThatHasEnded(t *testing.T) {
 	if left := hold.Remaining(); left > 50*time.Millisecond {
 		t.Error(left)
 	}
-	time.Sleep(50 * time.Millisecond)
-	if hold.Remaining() != 0 || !hold.Lost() {
-		t.Error("it exceeds MaxHold")
+	if loss := <-lost; hold.Remaining() != 0 || loss.Reason != slock.MaxHoldOver {
+		t.Error(loss)
 	}
 }
 
@@ -153,11 +151,26 @@ func TestMessageThatIsLost(t *testing.T) {
 	within(t, time.Second, func() { is(t, <-second, nil) })
 }
 
-// unconfirmed is a server in memory that confirms the one subscription while it refuses the first request for it.
+// A wait sends little, also if its times are too short or too long to count with.
+func TestAWaitSendsLittle(t *testing.T) {
+	for _, option := range []slock.Option{slock.RetryWaitFor(0), slock.Wait(math.MaxInt64)} {
+		f, left := &filter{Server: slocktest.New()}, atomic.Int32{}
+		left.Store(20)
+		must(slock.NewWith(f.Server).Write("job").Lock(t.Context()))
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(200*time.Millisecond, cancel)
+		f.call = func(_ slock.Call, send func() (any, any, error)) (any, any, error) { left.Add(-1); return send() }
+		_, err := slock.NewWith(f, option).Write("job").Lock(ctx)
+		if is(t, err, []error{context.Canceled}); left.Load() < 0 {
+			t.Error(option, -left.Load())
+		}
+	}
+}
+
+// unconfirmed is a server in memory that does not confirm its subscriptions by itself.
 type unconfirmed struct {
-	*slocktest.Server
+	filter
 	confirm func()
-	refuse  sync.Once
 	listens atomic.Int32
 }
 
@@ -171,21 +184,18 @@ func (u *unconfirmed) Listen(channel string, heard func(string, bool)) func() {
 	})
 }
 
-func (u *unconfirmed) Call(ctx context.Context, call slock.Call) (reply, then any, err error) {
-	if slices.Contains(call.Command, any("NOTIFY")) {
-		u.refuse.Do(func() {
-			u.confirm()
-			reply = &slock.ReplyError{Err: errors.New("NOSUBSCRIBER nobody")}
-		})
-	}
-	if reply != nil {
-		return reply, nil, nil
-	}
-	return u.Server.Call(ctx, call)
-}
-
+// The subscription is confirmed while the first request for it is refused.
 func TestRefusalThatIsOlderThanTheSubscription(t *testing.T) {
-	u := &unconfirmed{Server: slocktest.New()}
+	u, refuse := &unconfirmed{filter: filter{Server: slocktest.New()}}, sync.Once{}
+	u.call = func(call slock.Call, send func() (any, any, error)) (reply, then any, err error) {
+		if slices.Contains(call.Command, any("NOTIFY")) {
+			refuse.Do(func() { u.confirm(); reply = &slock.ReplyError{Err: errors.New("NOSUBSCRIBER nobody")} })
+		}
+		if reply != nil {
+			return reply, nil, nil
+		}
+		return send()
+	}
 	locks := slock.NewWith(u)
 	first := must(locks.Write("job").Lock(t.Context()))
 	second := make(chan error)
@@ -263,49 +273,31 @@ func TestCancelledContextsLeaveNothing(t *testing.T) {
 	testserver.Eventually(t, func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// restarting is a node that restarts while it is sent an extension: it forgets the end of the acquisition.
-type restarting struct {
-	*slocktest.Server
-	mu      sync.Mutex
-	asked   chan struct{} // an extension has come
-	restart chan struct{} // closed: its connection is lost
-	late    int           // requests for the lock after that
-}
-
-func (r *restarting) Call(ctx context.Context, call slock.Call) (reply, then any, err error) {
-	if call.Command[0] == "SLOCK.LOCK" && call.Reserved {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		select {
-		case <-r.restart:
-			r.late++
-		default:
-			r.asked <- struct{}{}
-			<-r.restart
-			return nil, nil, errors.New("the connection was lost")
-		}
-	}
-	return r.Server.Call(ctx, call)
-}
-
-// A copy that follows the end of an acquisition would take the lock of a node that has restarted since.
+// A copy that follows the end of an acquisition would take the lock of a node that has restarted since, and forgot the end.
 func TestAQuorumSendsNothingAgainAfterTheEnd(t *testing.T) {
-	node := &restarting{Server: slocktest.New(), asked: make(chan struct{}), restart: make(chan struct{})}
+	var late atomic.Int32
+	asked, restart, node := make(chan struct{}), make(chan struct{}), &filter{Server: slocktest.New()}
+	node.call = func(call slock.Call, send func() (any, any, error)) (any, any, error) {
+		if call.Command[0] != "SLOCK.LOCK" || !call.Reserved {
+			return send()
+		}
+		select {
+		case <-restart:
+			late.Add(1)
+		case asked <- struct{}{}: // an extension has come
+			<-restart
+		}
+		return nil, nil, errors.New("the connection was lost")
+	}
 	locks := slock.NewQuorumWith([]slock.Transport{slocktest.New(), slocktest.New(), node})
 	defer locks.Close()
 	hold := must(locks.Write("a").Lock(t.Context()))
-	if err := hold.Extend(t.Context(), time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	<-node.asked
-	if err := hold.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	close(node.restart)
+	is(t, hold.Extend(t.Context(), time.Minute), nil)
+	<-asked
+	is(t, hold.Unlock(t.Context()), nil)
+	close(restart)
 	time.Sleep(50 * time.Millisecond) // ten times the pause before a copy
-	node.mu.Lock()
-	defer node.mu.Unlock()
-	if node.late > 0 {
-		t.Errorf("%d requests for the lock were sent after its end", node.late)
+	if late.Load() > 0 {
+		t.Errorf("%d requests for the lock were sent after its end", late.Load())
 	}
 }

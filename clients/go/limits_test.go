@@ -3,6 +3,7 @@ package slock_test
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -128,7 +129,16 @@ func TestWaitBelowAMillisecond(t *testing.T) {
 		_, err := w.locks.Write("none").With(option).Lock(t.Context())
 		is(t, err, []error{slock.ErrInvalid}, "negative")
 	}
-	is(t, must(w.locks.Write("none").With(slock.MaxHold(0)).Lock(t.Context())).Check(), nil)
+	readers := slock.New(w.rdb, slock.Limit(2), slock.Metadata("adopts"))
+	for _, most := range []time.Duration{0, math.MaxInt64} {
+		hold := must(w.locks.Write("none").With(slock.MaxHold(most)).Lock(t.Context()))
+		is(t, hold.Detach(), nil)
+		hold = must(readers.Write("none").Adopt(t.Context(), hold.Token()))
+		if holders := must(w.locks.Info(t.Context(), "none")).Holders; holders[0].Metadata != "adopts" {
+			t.Error(holders)
+		}
+		is(t, hold.Unlock(t.Context()), nil)
+	}
 }
 
 // Others have the lock, or the server cannot be reached: a program tells these apart.

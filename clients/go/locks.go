@@ -75,7 +75,11 @@ func (l *Locks) Write(keys ...string) Request { return l.request(Write, keys) }
 func (l *Locks) Read(keys ...string) Request { return l.request(Read, keys) }
 
 func (l *Locks) request(mode Mode, keys []string) Request {
-	return Request{locks: l, keys: slices.Clone(keys), mode: mode, settings: &l.settings.request}
+	r := Request{locks: l, keys: slices.Clone(keys), mode: mode, settings: &l.settings.request}
+	if mode == Write && r.settings.limit != noLimit {
+		r = r.With(Limit(noLimit)) // the default is that of readers
+	}
+	return r
 }
 
 // usable is the error of a call that is not made at all.
