@@ -147,6 +147,28 @@ func sleep(ctx, closing context.Context, pause time.Duration) {
 	}
 }
 
+// outliving is ctx for a release, which ends the contexts of the hold: it does not end with a hold that is released. If ctx
+// is over already, there is this much time left.
+func outliving(ctx context.Context, left time.Duration) (context.Context, context.CancelFunc) {
+	if ctx.Err() != nil {
+		return context.WithTimeout(context.WithoutCancel(ctx), left)
+	}
+	until, ok := ctx.Deadline()
+	if !ok {
+		until = time.Now().Add(forever)
+	}
+	free, end := context.WithDeadline(context.WithoutCancel(ctx), until)
+	stop := context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), ErrNotHeld) {
+			end()
+		}
+	})
+	return free, func() {
+		stop()
+		end()
+	}
+}
+
 // earlier is the earlier of two times.
 func earlier(a, b time.Time) time.Time {
 	if b.Before(a) {

@@ -22,6 +22,9 @@ func init() { asleep.Store(int64(sleepingClock() - monotonic())) }
 // now is the clock. It is read where the end of a hold is decided.
 func now() time.Duration {
 	before := monotonic()
+	if before < 0 {
+		return before + forever // see instant
+	}
 	at := sleepingClock()
 	if after := monotonic(); after-before < time.Millisecond { // else this goroutine did not run for a while
 		asleep.Store(int64(at - after))
@@ -33,8 +36,15 @@ func now() time.Duration {
 // has just slept: that makes a hold end sooner.
 func sending() time.Duration { return instant(time.Now()) }
 
-// instant is sending for a time that has just been read.
-func instant(at time.Time) time.Duration { return at.Sub(start) + time.Duration(asleep.Load()) }
+// instant is sending for a time that has just been read. The clock of testing/synctest begins in the year 2000, and does
+// not go on with that of the system.
+func instant(at time.Time) time.Duration {
+	since := at.Sub(start)
+	if since < 0 {
+		return since + forever
+	}
+	return since + time.Duration(asleep.Load())
+}
 
 // monotonic is the clock of the standard library.
 func monotonic() time.Duration { return time.Since(start) }

@@ -55,7 +55,7 @@ func NewQuorum(clients []redis.UniversalClient, options ...Option) *Locks {
 // goRedisTransport is the Transport over a client of go-redis.
 type goRedisTransport struct {
 	rdb        redis.UniversalClient // of the program
-	own        redis.UniversalClient // a second one with its options; nil: Sentinel, whose failovers it would not hear
+	own        redis.UniversalClient // a second one with its options; nil: it would not hear of failovers
 	topology   Topology
 	hasRotated bool // credentials come from a provider, so a refused login may succeed later
 
@@ -88,10 +88,12 @@ func goRedis(rdb redis.UniversalClient) *goRedisTransport {
 	case *redis.ClusterClient:
 		o := *client.Options()
 		t.topology = Topology{
-			Name: strings.Join(o.Addrs, ", "), Cluster: true, RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff),
+			Name: cmp.Or(strings.Join(o.Addrs, ", "), "cluster"), Cluster: true, RepeatsAfter: min(o.MinRetryBackoff, o.MaxRetryBackoff),
 		}
-		t.hasRotated = adapt(&o)
-		t.own = redis.NewClusterClient(&o)
+		// With NewFailoverClusterClient, Sentinel tells only the program's client of another primary.
+		if t.hasRotated = adapt(&o); o.ClusterSlots == nil {
+			t.own = redis.NewClusterClient(&o)
+		}
 	}
 	if t.own != nil {
 		t.reserved = t.own
@@ -244,7 +246,7 @@ type subscription struct {
 
 // Listen subscribes to a channel.
 func (t *goRedisTransport) Listen(channel string, heard func(message string, ok bool)) (stop func()) {
-	if cluster, ok := t.own.(*redis.ClusterClient); ok {
+	if cluster, ok := cmp.Or(t.own, t.rdb).(*redis.ClusterClient); ok {
 		ctx, stop := context.WithCancel(context.Background())
 		go t.seek(ctx, cluster, channel, heard)
 		return stop

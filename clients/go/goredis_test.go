@@ -25,13 +25,7 @@ func use(t *testing.T, w *world) {
 	t.Helper()
 	first := must(w.locks.Write("job").With(slock.TTL(2 * time.Second)).Lock(t.Context()))
 	second := make(chan error)
-	go func() {
-		hold, err := w.locks.Write("job").Lock(t.Context())
-		if err == nil {
-			err = hold.Unlock(t.Context())
-		}
-		second <- err
-	}()
+	go func() { second <- w.locks.Write("job").Do(t.Context(), func(context.Context) error { return nil }) }()
 	testserver.Eventually(t, func() bool { return w.info("job", "waiters") == int64(1) })
 	left := first.Remaining()
 	testserver.Eventually(t, func() bool { // until it has been renewed
@@ -40,9 +34,7 @@ func use(t *testing.T, w *world) {
 		return left > before
 	})
 	is(t, first.Unlock(t.Context()), nil)
-	if err := <-second; err != nil {
-		t.Error(err)
-	}
+	is(t, <-second, nil)
 	_ = w.locks.Close()
 }
 
@@ -95,6 +87,17 @@ func TestWrongClient(t *testing.T) {
 	defer ring.Close()
 	_, err := slock.New(ring).Write("job").Lock(t.Context())
 	is(t, err, []error{slock.ErrInvalid}, "*redis.Ring", "*redis.Client")
+}
+
+// The program may say itself which servers a cluster has.
+func TestClusterSlots(t *testing.T) {
+	w := newWorld(t, redis.Options{})
+	all := []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: w.Addr}}}}
+	slots := func(context.Context) ([]redis.ClusterSlot, error) { return all, nil }
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: slots})
+	defer rdb.Close()
+	w.locks = slock.New(rdb)
+	use(t, w)
 }
 
 // All connections of the library have the TLS of the program's client, also the one that listens.

@@ -127,9 +127,12 @@ func within(t *testing.T, limit time.Duration, call func()) {
 	}
 }
 
-// is fails unless the error is each of these, and contains the texts.
+// is fails unless the error is each of these, and contains the texts. Without any it has to be nil.
 func is(t *testing.T, err error, all []error, texts ...string) {
 	t.Helper()
+	if err != nil && len(all)+len(texts) == 0 {
+		t.Errorf("the error is %v", err)
+	}
 	for _, one := range all {
 		if !errors.Is(err, one) {
 			t.Errorf("the error is %v, not %v", err, one)

@@ -22,12 +22,12 @@ type Hold struct {
 	settings *requestSettings
 	values   context.Context // that of the call, for its values
 
-	extending sync.Mutex  // held while a command that prolongs the hold is on its way
-	changing  atomic.Bool // a change of mode is open
+	extending chan struct{} // full while a command that prolongs the hold is on its way
+	changing  atomic.Bool   // a change of mode is open
 
 	mu    sync.Mutex
 	lease lease
-	timer *time.Timer     // of the watchdog; nil: nobody would notice the end
+	timer *time.Timer     // of the watchdog
 	ctx   context.Context // nil: nobody has asked for it
 	end   context.CancelCauseFunc
 }
@@ -61,7 +61,7 @@ type lease struct {
 
 // hold makes a hold of a grant, and has it looked after.
 func (l *Locks) hold(values context.Context, r *Request, got taken) *Hold {
-	h := &Hold{locks: l, keeper: got.keeper, owner: got.owner, settings: r.settings, values: values}
+	h := &Hold{locks: l, keeper: got.keeper, owner: got.owner, settings: r.settings, values: values, extending: make(chan struct{}, 1)}
 	h.lease = lease{names: r.keys, settings: &l.settings, ttl: r.settings.ttl, granted: got.grant.sent}
 	h.lease.last, h.lease.warnAt = h.lease.granted+forever, h.lease.granted+longHold
 	if most := r.settings.maxHold; most > 0 {
@@ -176,9 +176,7 @@ func (h *Hold) updateAt(at time.Duration, change func(l *lease)) error {
 		h.mu.Unlock()
 		return nil
 	}
-	if h.timer != nil {
-		h.timer.Stop()
-	}
+	h.timer.Stop()
 	if h.end != nil {
 		h.end(over)
 	}
@@ -199,7 +197,7 @@ func (h *Hold) ended(over *Error, fence int64, held time.Duration) {
 		_, _ = h.keeper.end(left, h.owner, fence, 0)
 		h.locks.report.lost(h.values, h.label(), over)
 	}
-	tell(h.locks.report.hooks.Held, h.values, h.label(), held)
+	tell(h.locks.report, h.locks.report.hooks.Held, h.values, h.label(), held)
 }
 
 // Context ends when the hold is lost, or released: its cause is the *Error that Check gives then. It has the values of
@@ -211,8 +209,6 @@ func (h *Hold) Context() context.Context {
 		h.ctx, h.end = context.WithCancelCause(h.values)
 		if h.lease.over != nil {
 			h.end(h.lease.over)
-		} else {
-			h.setTimer(now())
 		}
 	}
 	return h.ctx
@@ -240,9 +236,14 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := h.locks.settings.checkTTL(ttl); err != nil {
 		return err
 	}
-	h.extending.Lock() // for as long as a renewal may take
-	defer h.extending.Unlock()
 	a := newAttempts(ctx, h.locks.closing, h.owner.names, h.locks.settings.retryFor)
+	select {
+	case h.extending <- struct{}{}: // after a renewal that is on its way
+		defer func() { <-h.extending }()
+		a.limit = time.Now().Add(h.locks.settings.retryFor)
+	case <-ctx.Done():
+	case <-h.locks.closing.Done():
+	}
 	return a.run(func() error {
 		return h.extend(ctx, earlier(a.limit, time.Now().Add(h.Remaining())), ttl)
 	})
@@ -252,7 +253,7 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 // another error.
 func (h *Hold) extend(ctx context.Context, until time.Time, ttl time.Duration) error {
 	fence := int64(0)
-	err := h.update(func(l *lease) { ttl, fence = max(l.ttl, ttl), l.named() })
+	err := h.update(func(l *lease) { ttl, fence = max(l.ttl, min(ttl, forever)), l.named() })
 	if err != nil {
 		return err
 	}
@@ -298,12 +299,14 @@ func (h *Hold) finish() (last lease, err error) {
 // release goes on in the background; so it does with ErrNoAnswer if no reply comes for RetryFor. In any case nothing
 // renews the hold any more.
 func (h *Hold) Unlock(ctx context.Context) error {
+	if ctx.Done() != nil {
+		var end context.CancelFunc
+		ctx, end = outliving(ctx, forever)
+		defer end()
+	}
 	last, err := h.finish()
 	if err != nil {
 		return err
-	}
-	if ctx.Err() != nil {
-		ctx = context.WithoutCancel(ctx)
 	}
 	wasHeld, err := h.keeper.end(ctx, h.owner, last.named(), h.settings.atLeast-(sending()-last.granted))
 	switch {

@@ -3,13 +3,16 @@ package slock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,22 +46,59 @@ func TestLoss(t *testing.T) {
 	}
 }
 
+// A release is sent and waited for if its context is over before, or ends by the release itself.
 func TestReleaseAfterTheContext(t *testing.T) {
 	w := newWorld(t, redis.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	hold := must(w.locks.Write("job").Lock(ctx))
 	cancel()
 	is(t, hold.Unlock(ctx), nil)
+	for range 20 {
+		is(t, w.locks.Write("job").Do(t.Context(), func(ctx context.Context) error {
+			hold, _ := slock.HoldFrom(ctx)
+			return hold.Unlock(ctx)
+		}), nil)
+	}
+	is(t, w.locks.Write("job").Do(t.Context(), w.locks.Shutdown), nil)
 	w.nothingLeft()
 }
 
+// Shutdown leaves no lock to a request of its own process, nor one that it has no time for.
+func TestShutdown(t *testing.T) {
+	for _, failure := range []error{nil, syscall.ECONNREFUSED} {
+		server := slocktest.New()
+		locks, waits := slock.NewWith(server, slock.WithLogger(slog.New(slog.DiscardHandler))), make(chan error, 20)
+		for n := range 20 {
+			must(locks.Write(fmt.Sprint(n)).Lock(t.Context()))
+			go func() { waits <- locks.Write(fmt.Sprint(n)).Do(t.Context(), nil) }()
+		}
+		testserver.Eventually(t, func() bool { return len(must(locks.Queues(t.Context()))) == 20 })
+		server.Fail(failure)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		within(t, time.Second, func() {
+			if err := locks.Shutdown(ctx); errors.Is(err, context.DeadlineExceeded) != (failure != nil) {
+				t.Error(err)
+			}
+		})
+		server.Fail(nil)
+		for n := range 20 {
+			is(t, <-waits, []error{slock.ErrClosed})
+			must(slock.NewWith(server).Write(fmt.Sprint(n)).With(slock.Wait(5 * time.Second)).Lock(t.Context()))
+		}
+	}
+}
+
 func TestNothingRemainsOfAHoldThatHasEnded(t *testing.T) {
-	server := slocktest.New()
-	request := slock.NewWith(server, slock.WithLogger(slog.New(slog.DiscardHandler))).Read("job")
+	server, lost := slocktest.New(), make(chan *slock.Error, 2)
+	request := slock.NewWith(server, slock.WithLogger(slog.New(slog.DiscardHandler)), slock.WithHooks(slock.Hooks{
+		Waited: func(context.Context, string, time.Duration, string) { panic("of a hook changes nothing") },
+		Lost:   func(_ context.Context, _ string, loss *slock.Error) { lost <- loss },
+	})).Read("job")
 	for name, end := range map[string]func(*slock.Hold){
 		"released": func(h *slock.Hold) { is(t, h.Unlock(t.Context()), nil) },
 		"detached": func(h *slock.Hold) { is(t, h.Detach(), nil) },
-		"lost":     func(h *slock.Hold) { server.Lose("job"); <-h.Context().Done() },
+		"lost":     func(h *slock.Hold) { server.Lose("job"); <-lost },
 	} {
 		hold := must(request.Lock(t.Context()))
 		if end(hold); hold.Remaining() != 0 {
@@ -66,12 +106,9 @@ func TestNothingRemainsOfAHoldThatHasEnded(t *testing.T) {
 		}
 	}
 	hold := must(request.With(slock.NoRenewal(), slock.MaxHold(50*time.Millisecond)).Lock(t.Context()))
-	if left := hold.Remaining(); left > 50*time.Millisecond {
-		t.Error(left)
-	}
-	time.Sleep(50 * time.Millisecond)
-	if hold.Remaining() != 0 || !hold.Lost() {
-		t.Error("it exceeds MaxHold")
+	left := hold.Remaining()
+	if loss := <-lost; left > 50*time.Millisecond || hold.Remaining() != 0 || loss.Reason != slock.MaxHoldOver {
+		t.Error(left, loss)
 	}
 }
 
@@ -98,11 +135,10 @@ func (f *filter) Listen(channel string, heard func(string, bool)) func() {
 	})
 }
 
-func TestMessageThatIsLost(t *testing.T) {
-	f := &filter{Server: slocktest.New(), heard: func() bool { return false }}
-	locks := slock.NewWith(f, slock.RetryWaitFor(time.Second)) // so it is sent again every 250 ms
-	first := must(locks.Write("job").Lock(t.Context()))
-	second := make(chan error)
+// handOver takes a lock, and releases it when another request waits for it, which has to get it.
+func handOver(t *testing.T, locks *slock.Locks) {
+	t.Helper()
+	first, second := must(locks.Write("job").Lock(t.Context())), make(chan error)
 	go func() {
 		_, err := locks.Write("job").With(slock.Wait(10 * time.Second)).Lock(t.Context())
 		second <- err
@@ -112,11 +148,30 @@ func TestMessageThatIsLost(t *testing.T) {
 	within(t, time.Second, func() { is(t, <-second, nil) })
 }
 
-// unconfirmed is a server in memory that confirms the one subscription while it refuses the first request for it.
+func TestMessageThatIsLost(t *testing.T) {
+	f := &filter{Server: slocktest.New(), heard: func() bool { return false }}
+	handOver(t, slock.NewWith(f, slock.RetryWaitFor(time.Second))) // so it is sent again every 250 ms
+}
+
+// A wait sends little, also if its times are too short or too long to count with.
+func TestAWaitSendsLittle(t *testing.T) {
+	for _, option := range []slock.Option{slock.RetryWaitFor(0), slock.Wait(math.MaxInt64)} {
+		f, sent := &filter{Server: slocktest.New()}, atomic.Int32{}
+		must(slock.NewWith(f.Server).Write("job").Lock(t.Context()))
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(200*time.Millisecond, cancel)
+		f.call = func(_ slock.Call, send func() (any, any, error)) (any, any, error) { sent.Add(1); return send() }
+		_, err := slock.NewWith(f, option).Write("job").Lock(ctx)
+		if is(t, err, []error{context.Canceled}); sent.Load() > 20 {
+			t.Error(sent.Load(), "commands")
+		}
+	}
+}
+
+// unconfirmed is a server in memory that does not confirm its subscriptions by itself.
 type unconfirmed struct {
-	*slocktest.Server
+	filter
 	confirm func()
-	refuse  sync.Once
 	listens atomic.Int32
 }
 
@@ -130,31 +185,17 @@ func (u *unconfirmed) Listen(channel string, heard func(string, bool)) func() {
 	})
 }
 
-func (u *unconfirmed) Call(ctx context.Context, call slock.Call) (reply, then any, err error) {
-	if slices.Contains(call.Command, any("NOTIFY")) {
-		u.refuse.Do(func() {
-			u.confirm()
-			reply = &slock.ReplyError{Err: errors.New("NOSUBSCRIBER nobody")}
-		})
-	}
-	if reply != nil {
-		return reply, nil, nil
-	}
-	return u.Server.Call(ctx, call)
-}
-
+// The subscription is confirmed while the first request for it is refused.
 func TestRefusalThatIsOlderThanTheSubscription(t *testing.T) {
-	u := &unconfirmed{Server: slocktest.New()}
-	locks := slock.NewWith(u)
-	first := must(locks.Write("job").Lock(t.Context()))
-	second := make(chan error)
-	go func() {
-		_, err := locks.Write("job").Lock(t.Context())
-		second <- err
-	}()
-	testserver.Eventually(t, func() bool { return must(locks.Info(t.Context(), "job")).Waiters == 1 })
-	is(t, first.Unlock(t.Context()), nil)
-	is(t, <-second, nil)
+	u, refused := &unconfirmed{filter: filter{Server: slocktest.New()}}, atomic.Bool{}
+	u.call = func(call slock.Call, send func() (any, any, error)) (any, any, error) {
+		if slices.Contains(call.Command, any("NOTIFY")) && !refused.Swap(true) {
+			u.confirm()
+			return &slock.ReplyError{Err: errors.New("NOSUBSCRIBER nobody")}, nil, nil
+		}
+		return send()
+	}
+	handOver(t, slock.NewWith(u))
 	if count := u.listens.Load(); count != 1 {
 		t.Error(count, "subscriptions")
 	}
@@ -188,8 +229,7 @@ func TestEndLeavesALaterHoldOfTheToken(t *testing.T) {
 	server.Lose("job")
 	later := must(request.With(slock.TTL(time.Hour)).Lock(t.Context()))
 	is(t, first.Unlock(t.Context()), []error{slock.ErrLost})
-	info := must(slock.NewWith(server).Info(t.Context(), "job"))
-	if info.Fence != later.Fence() {
+	if info := must(slock.NewWith(server).Info(t.Context(), "job")); info.Fence != later.Fence() {
 		t.Error(info)
 	}
 }
@@ -222,49 +262,31 @@ func TestCancelledContextsLeaveNothing(t *testing.T) {
 	testserver.Eventually(t, func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// restarting is a node that restarts while it is sent an extension: it forgets the end of the acquisition.
-type restarting struct {
-	*slocktest.Server
-	mu      sync.Mutex
-	asked   chan struct{} // an extension has come
-	restart chan struct{} // closed: its connection is lost
-	late    int           // requests for the lock after that
-}
-
-func (r *restarting) Call(ctx context.Context, call slock.Call) (reply, then any, err error) {
-	if call.Command[0] == "SLOCK.LOCK" && call.Reserved {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		select {
-		case <-r.restart:
-			r.late++
-		default:
-			r.asked <- struct{}{}
-			<-r.restart
-			return nil, nil, errors.New("the connection was lost")
-		}
-	}
-	return r.Server.Call(ctx, call)
-}
-
-// A copy that follows the end of an acquisition would take the lock of a node that has restarted since.
+// A copy that follows the end of an acquisition would take the lock of a node that has restarted since, and forgot the end.
 func TestAQuorumSendsNothingAgainAfterTheEnd(t *testing.T) {
-	node := &restarting{Server: slocktest.New(), asked: make(chan struct{}), restart: make(chan struct{})}
+	var late atomic.Int32
+	asked, restart, node := make(chan struct{}), make(chan struct{}), &filter{Server: slocktest.New()}
+	node.call = func(call slock.Call, send func() (any, any, error)) (any, any, error) {
+		if call.Command[0] != "SLOCK.LOCK" || !call.Reserved {
+			return send()
+		}
+		select {
+		case <-restart:
+			late.Add(1)
+		case asked <- struct{}{}: // an extension has come
+			<-restart
+		}
+		return nil, nil, errors.New("the connection was lost")
+	}
 	locks := slock.NewQuorumWith([]slock.Transport{slocktest.New(), slocktest.New(), node})
 	defer locks.Close()
 	hold := must(locks.Write("a").Lock(t.Context()))
-	if err := hold.Extend(t.Context(), time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	<-node.asked
-	if err := hold.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	close(node.restart)
+	is(t, hold.Extend(t.Context(), time.Minute), nil)
+	<-asked
+	is(t, hold.Unlock(t.Context()), nil)
+	close(restart)
 	time.Sleep(50 * time.Millisecond) // ten times the pause before a copy
-	node.mu.Lock()
-	defer node.mu.Unlock()
-	if node.late > 0 {
-		t.Errorf("%d requests for the lock were sent after its end", node.late)
+	if late.Load() > 0 {
+		t.Errorf("%d requests for the lock were sent after its end", late.Load())
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 )
@@ -14,7 +15,8 @@ import (
 
 // Hooks are functions that are called when a lock is granted, released or lost, with the label of the request. Those
 // that are nil are not called. The context has the values of that of the call, such as its span, and is not cancelled
-// with it. Hooks are called from several goroutines at once, and must not block.
+// with it. Hooks are called from several goroutines at once, and must not block. If a hook panics, that is logged, and
+// changes nothing else.
 type Hooks struct {
 	// Waited is called when an acquisition ended, with how long it took. The outcome is "granted", "refused" (by
 	// TryLock), "timed out", "cancelled", or the name of an error, such as "Deadlock".
@@ -38,14 +40,23 @@ type reporter struct {
 	unreached atomic.Bool  // that was logged
 }
 
+// recovered logs the panic of a hook.
+func (r *reporter) recovered(ctx context.Context) {
+	if what := recover(); what != nil {
+		r.log.ErrorContext(ctx, "slock: a hook panicked", "panic", what, "stack", string(debug.Stack()))
+	}
+}
+
 // tell calls a hook, if there is one.
-func tell[T any](hook func(context.Context, string, T), ctx context.Context, label string, value T) {
+func tell[T any](r *reporter, hook func(context.Context, string, T), ctx context.Context, label string, value T) {
+	defer r.recovered(ctx)
 	if hook != nil {
 		hook(ctx, label, value)
 	}
 }
 
 func (r *reporter) waited(ctx context.Context, label string, began time.Time, err error) {
+	defer r.recovered(ctx)
 	if r.hooks.Waited != nil {
 		r.hooks.Waited(ctx, label, time.Since(began), outcome(err))
 	}
@@ -53,12 +64,12 @@ func (r *reporter) waited(ctx context.Context, label string, began time.Time, er
 
 func (r *reporter) lost(ctx context.Context, label string, loss *Error) {
 	r.warn(ctx, "a lock was lost", label, loss.Keys, errors.Join(loss.causes...), "reason", string(loss.Reason))
-	tell(r.hooks.Lost, ctx, label, loss)
+	tell(r, r.hooks.Lost, ctx, label, loss)
 }
 
 func (r *reporter) releaseFailed(ctx context.Context, label string, keys []string, err error) {
 	r.warn(ctx, "a release failed; the lock ends by its ttl", label, keys, err)
-	tell(r.hooks.ReleaseFailed, ctx, label, err)
+	tell(r, r.hooks.ReleaseFailed, ctx, label, err)
 }
 
 // warn writes to the log what happened to a lock, with the cause if there is one.

@@ -3,6 +3,7 @@ package slock_test
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -128,7 +129,14 @@ func TestWaitBelowAMillisecond(t *testing.T) {
 		_, err := w.locks.Write("none").With(option).Lock(t.Context())
 		is(t, err, []error{slock.ErrInvalid}, "negative")
 	}
-	is(t, must(w.locks.Write("none").With(slock.MaxHold(0)).Lock(t.Context())).Check(), nil)
+	readers := slock.New(w.rdb, slock.Limit(2), slock.Metadata("adopts"))
+	hold = must(w.locks.Write("none").With(slock.MaxHold(0)).Lock(t.Context()))
+	is(t, hold.Detach(), nil)
+	hold = must(readers.Write("none").With(slock.MaxHold(math.MaxInt64)).Adopt(t.Context(), hold.Token()))
+	if holder := must(w.locks.Info(t.Context(), "none")).Holders[0]; holder.Metadata != "adopts" {
+		t.Error(holder)
+	}
+	is(t, hold.Unlock(t.Context()), nil)
 }
 
 // Others have the lock, or the server cannot be reached: a program tells these apart.
@@ -152,9 +160,7 @@ func TestBusyIsNotDown(t *testing.T) {
 		cancel()
 	}
 	w.Kill()
-	for _, request := range []slock.Request{
-		w.locks.Write("job"), w.locks.Write("job").With(slock.Wait(time.Minute)),
-	} {
+	for _, request := range []slock.Request{w.locks.Write("job"), w.locks.Write("job").With(slock.Wait(time.Minute))} {
 		_, err := request.Lock(t.Context())
 		is(t, err, []error{slock.ErrNoAnswer, syscall.ECONNREFUSED}, "job", "no reply", "refused")
 	}

@@ -75,7 +75,11 @@ func (l *Locks) Write(keys ...string) Request { return l.request(Write, keys) }
 func (l *Locks) Read(keys ...string) Request { return l.request(Read, keys) }
 
 func (l *Locks) request(mode Mode, keys []string) Request {
-	return Request{locks: l, keys: slices.Clone(keys), mode: mode, settings: &l.settings.request}
+	r := Request{locks: l, keys: slices.Clone(keys), mode: mode, settings: &l.settings.request}
+	if mode == Write && r.settings.limit != noLimit {
+		r = r.With(Limit(noLimit)) // the default is that of readers
+	}
+	return r
 }
 
 // usable is the error of a call that is not made at all.
@@ -101,25 +105,60 @@ func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int,
 // still there are lost at the end of their ttl. They may still be released. The program's client stays open.
 func (l *Locks) Close() error {
 	l.begin()
-	for end := time.Now().Add(l.settings.retryFor); l.running.Load() > 0 && time.Now().Before(end); {
+	l.close(context.Background())
+	return nil
+}
+
+// Shutdown ends the waits and the renewals as Close does, and releases all holds. It waits for the replies. When ctx is
+// over it returns the error of ctx, and the releases go on in the background. If ctx is over already, Shutdown waits for
+// at most the time of RetryFor.
+func (l *Locks) Shutdown(ctx context.Context) error {
+	ctx, end := outliving(ctx, l.settings.retryFor)
+	defer end()
+	l.begin() // first, because each release would grant the lock to a request that waits here
+	l.settle(ctx)
+	defer l.close(ctx)
+	var holds []*Hold
+	for h := range l.holds.Range {
+		holds = append(holds, h.(*Hold))
+	}
+	replies, turns := make(chan error, len(holds)), make(chan struct{}, mostEnding)
+	go func() {
+		for _, h := range holds {
+			turns <- struct{}{}
+			go func() {
+				replies <- h.Unlock(ctx)
+				<-turns
+			}()
+		}
+	}()
+	var errs []error
+	for range holds {
+		select {
+		case err := <-replies:
+			if !errors.Is(err, ErrNotHeld) {
+				errs = append(errs, err)
+			}
+		case <-ctx.Done():
+			return errors.Join(append(errs, ctx.Err())...)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// settle waits until nothing is running or ctx is over, at most for the time of RetryFor.
+func (l *Locks) settle(ctx context.Context) {
+	for end := time.Now().Add(l.settings.retryFor); l.running.Load() > 0 && time.Now().Before(end) && ctx.Err() == nil; {
 		time.Sleep(time.Millisecond)
 	}
+}
+
+func (l *Locks) close(ctx context.Context) {
+	l.settle(ctx)
 	for _, s := range l.servers {
 		s.listener.close()
 		s.transport.Close()
 	}
-	return nil
-}
-
-// Shutdown releases all holds, and then closes as Close does. Until ctx is over it waits for the replies.
-func (l *Locks) Shutdown(ctx context.Context) error {
-	var errs []error
-	for h := range l.holds.Range {
-		if err := h.(*Hold).Unlock(ctx); !errors.Is(err, ErrNotHeld) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(append(errs, l.Close())...)
 }
 
 func (s *server) acquire(ctx context.Context, r *Request, try bool) (taken, error) {

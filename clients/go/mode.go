@@ -94,7 +94,7 @@ func (h *Hold) settle(s *server, to Mode, was lease) {
 		if err != nil || withdrawn.number > 0 {
 			return
 		}
-		call = h.owner.adopt(Write, was.ttl)
+		call = h.owner.adopt(Write, was.ttl, "")
 	}
 	if got, err := s.ask(h.Context(), h.owner.names, refuseFor, call); err == nil && got.number > 0 {
 		_ = h.update(func(l *lease) { l.grant(to, got) })

@@ -102,16 +102,23 @@ func processName() string {
 	return fmt.Sprintf("host=%s pid=%d", cmp.Or(host, "unknown"), os.Getpid())
 }
 
+// leastOutage is how long a reply to a request that waits may take, at least.
+const leastOutage = 2 * silentAfter
+
 // leastTTL is the shortest ttl. A hold counts as valid for a little more than 1 ms less.
 const leastTTL = 2 * time.Millisecond
 
 // TTL sets how long a hold lives without a renewal: 2 ms or more. The server counts in milliseconds; a fraction counts
 // as a whole one. The default is 10 seconds.
-func TTL(ttl time.Duration) RequestOption { return func(s *requestSettings) { s.ttl = ttl } }
+func TTL(ttl time.Duration) RequestOption {
+	return func(s *requestSettings) { s.ttl = min(ttl, forever) }
+}
 
 // Wait sets how long Lock waits at most. A deadline of the context ends the wait too, whichever comes first. Without
 // either, Lock waits until the lock is granted. With a wait below a millisecond, Lock sends the request once.
-func Wait(wait time.Duration) RequestOption { return func(s *requestSettings) { s.wait = wait } }
+func Wait(wait time.Duration) RequestOption {
+	return func(s *requestSettings) { s.wait = min(wait, forever) }
+}
 
 // Limit lets at most n readers hold the lock at once: a semaphore of n permits, 1 or more. It is for reading only. Give
 // all requests for a key the same limit.
@@ -126,13 +133,15 @@ func NoRenewal() RequestOption { return func(s *requestSettings) { s.noRenewal =
 
 // MaxHold sets the maximum hold time: the hold is lost so long after the grant, and renewals cannot exceed it. So a
 // program that is stuck does not hold the lock for ever. Zero, the default, means none.
-func MaxHold(most time.Duration) RequestOption { return func(s *requestSettings) { s.maxHold = most } }
+func MaxHold(most time.Duration) RequestOption {
+	return func(s *requestSettings) { s.maxHold = min(most, forever) }
+}
 
 // AtLeast keeps the lock for so long after the grant, even if the hold is released earlier: the release then only ends
 // the renewal. It is for jobs that start on several machines whose clocks differ, and must run once. The time is at most the
 // server's slock.max-ttl-ms: if it is longer than the ttl, that is checked before the lock is asked for.
 func AtLeast(least time.Duration) RequestOption {
-	return func(s *requestSettings) { s.atLeast = least }
+	return func(s *requestSettings) { s.atLeast = min(least, forever) }
 }
 
 // Token sets the owner token, of 1 to 255 bytes. Without it each acquisition draws 128 random bits. Give all locks of
@@ -146,7 +155,7 @@ func Token(token string) RequestOption {
 // MinReplicas lets a hold count only if n replicas acknowledge it within the timeout, at the grant and at each renewal.
 // At the grant the lock is otherwise released, and the error is ErrTooFewReplicas. A Quorum ignores it.
 func MinReplicas(n int, timeout time.Duration) RequestOption {
-	return func(s *requestSettings) { s.minReplicas, s.replicaTimeout = n, timeout }
+	return func(s *requestSettings) { s.minReplicas, s.replicaTimeout = n, min(timeout, forever) }
 }
 
 // Label sets the name of the request for hooks. The default is the first key.
@@ -158,13 +167,13 @@ func Prefix(prefix string) Option { return locksOption(func(s *settings) { s.pre
 // RetryFor sets how long a call goes on while no reply comes at all. The default is 3 seconds: then it ends with
 // ErrNoAnswer, whatever its wait.
 func RetryFor(duration time.Duration) Option {
-	return locksOption(func(s *settings) { s.retryFor = duration })
+	return locksOption(func(s *settings) { s.retryFor = min(duration, forever) })
 }
 
 // RetryWaitFor sets how long a request that waits survives an outage after the server has replied to it once. The
-// default is a minute.
+// default is a minute. Even with less than a second, a reply may take a second.
 func RetryWaitFor(duration time.Duration) Option {
-	return locksOption(func(s *settings) { s.retryWaitFor = duration })
+	return locksOption(func(s *settings) { s.retryWaitFor = min(max(duration, leastOutage), forever) })
 }
 
 // WithHooks sets functions that are called when a lock is granted, released or lost.
@@ -181,7 +190,7 @@ func Poll(strategy Strategy) Option { return locksOption(func(s *settings) { s.s
 // NodeTimeout sets how long a Quorum waits for one node. The default is a twentieth of the ttl, at least 50 ms and at
 // most RetryFor. It is always less than the ttl.
 func NodeTimeout(timeout time.Duration) Option {
-	return locksOption(func(s *settings) { s.nodeTimeout = timeout })
+	return locksOption(func(s *settings) { s.nodeTimeout = min(timeout, forever) })
 }
 
 // DriftFactor sets which part of the ttl does not count for a Quorum, because clocks run at different speeds. The
@@ -206,8 +215,9 @@ func ConstantPause(pause time.Duration, attempts int) Strategy {
 // attempts; a negative number is no limit. Each pause is shortened by a random part of up to a half, so that contenders
 // do not try in step.
 func ExponentialPause(first, most time.Duration, attempts int) Strategy {
+	first, most = max(0, min(first, forever)), max(0, min(max(first, most), forever))
 	return func(n int) (time.Duration, bool) {
-		pause := min(first<<min(n, 30), max(first, most))
+		pause := time.Duration(min(math.Ldexp(float64(first), min(n, 30)), float64(most)))
 		return pause/2 + rand.N(pause/2+1), attempts < 0 || n < attempts
 	}
 }

@@ -9,11 +9,9 @@ import (
 
 func TestValidityIsCounted(t *testing.T) {
 	single, quorum := &NewWith(nothing{}).settings, &NewQuorumWith(nil).settings
-	if got := single.counted(10 * time.Second); got != 10*time.Second-11*time.Millisecond {
-		t.Error(got)
-	}
-	if got := quorum.counted(10 * time.Second); got != 9898*time.Millisecond {
-		t.Error(got)
+	one, many := single.counted(10*time.Second), quorum.counted(10*time.Second)
+	if one != 9989*time.Millisecond || many != 9898*time.Millisecond {
+		t.Error(one, many)
 	}
 	l := lease{ttl: time.Minute, settings: single}
 	l.grant(Write, answer{number: 1, sent: 1000})
@@ -21,6 +19,9 @@ func TestValidityIsCounted(t *testing.T) {
 	l.lengthen(1000, time.Second) // an extension to less
 	if l.until != until || l.ttl != time.Minute {
 		t.Error("it was shortened")
+	}
+	if pause, _ := ExponentialPause(10*time.Second, time.Minute, -1)(100); pause < time.Minute/2 || pause > time.Minute {
+		t.Error(pause)
 	}
 }
 
@@ -52,8 +53,13 @@ func TestAnswersCountForTheirFence(t *testing.T) {
 	if err := h.Extend(t.Context(), time.Minute); err != nil || h.Mode() != Write {
 		t.Error(err, h.Mode())
 	}
-	h.keeper = extended{number: 0, before: func() {}}
-	if err := h.Extend(t.Context(), time.Minute); !errors.Is(err, ErrLost) {
-		t.Error(err)
+	var second error // waits for the first one until its context is over
+	h.keeper = extended{number: 0, before: func() {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		second = h.Extend(ctx, time.Minute)
+	}}
+	if err := h.Extend(t.Context(), time.Minute); !errors.Is(err, ErrLost) || !errors.Is(second, context.DeadlineExceeded) {
+		t.Error(err, second)
 	}
 }

@@ -83,9 +83,10 @@ func (o owner) lock(mode Mode, s *requestSettings) Call {
 	return c
 }
 
-// adopt gives the fence of what the token holds in the mode, and never takes a lock.
-func (o owner) adopt(mode Mode, ttl time.Duration) Call {
-	return o.lock(mode, &requestSettings{ttl: ttl, limit: noLimit}).add("XX")
+// adopt gives the fence of what the token holds in the mode, and never takes a lock. Unless it is empty, the metadata
+// replaces that of the hold.
+func (o owner) adopt(mode Mode, ttl time.Duration, metadata string) Call {
+	return o.lock(mode, &requestSettings{ttl: ttl, limit: noLimit, metadata: metadata}).add("XX")
 }
 
 // extend has the hold with the fence, or whatever the token holds if it is 0, end a ttl from now. If it only lengthens,

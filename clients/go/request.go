@@ -107,7 +107,7 @@ func (r *Request) owner() owner {
 // ask asks for the lock, or for what the owner holds.
 func (r *Request) ask(o owner) Call {
 	if r.adopts {
-		return o.adopt(r.mode, r.settings.ttl)
+		return o.adopt(r.mode, r.settings.ttl, r.settings.metadata)
 	}
 	return o.lock(r.mode, r.settings)
 }

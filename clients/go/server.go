@@ -250,7 +250,7 @@ func (s *server) deliver(ctx context.Context, call Call, within time.Duration) {
 		defer s.running.Add(-1)
 		for again := true; again; again = again && time.Now().Before(until) && s.closing.Err() == nil {
 			s.ending <- struct{}{}
-			_, err := s.ask(ctx, nil, min(s.settings.retryFor, time.Until(until)), call)
+			_, err := s.ask(ctx, nil, min(max(s.settings.retryFor, leastOutage), time.Until(until)), call)
 			<-s.ending
 			again = errors.Is(err, ErrNoAnswer)
 		}

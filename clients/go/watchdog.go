@@ -16,8 +16,8 @@ const (
 
 // watch looks after a new hold.
 func (l *Locks) watch(h *Hold) {
-	l.holds.Store(h, nil)
 	h.mu.Lock()
+	l.holds.Store(h, nil)
 	h.setTimer(h.lease.granted)
 	h.mu.Unlock()
 	l.servers[0].follow(h.owner.keys[0])
@@ -32,11 +32,8 @@ func (l *Locks) confirm() {
 	}
 }
 
-// setTimer has the hold looked at when that is due next, if it is renewed or somebody would notice its end. It is locked.
+// setTimer has the hold looked at when that is due next. It is locked.
 func (h *Hold) setTimer(at time.Duration) {
-	if h.settings.noRenewal && h.ctx == nil {
-		return
-	}
 	due := min(h.lease.until, h.lease.last)
 	if h.isRenewed() {
 		due = min(due, h.lease.renewAt)
@@ -66,13 +63,18 @@ func (h *Hold) look() {
 	if isLong {
 		h.locks.report.warn(h.values, "a lock has been held for an hour and has no maximum hold time", h.label(), h.owner.names, nil)
 	}
-	if isDue && h.extending.TryLock() {
-		defer h.extending.Unlock()
+	if !isDue {
+		return
+	}
+	select {
+	case h.extending <- struct{}{}:
+		defer func() { <-h.extending }()
 		// A reply may be waited for in vain, so it is not waited for long.
 		ttl := h.snapshot().ttl
 		err := h.extend(h.values, time.Now().Add(min(ttl/4, h.Remaining())), ttl)
 		if err != nil && h.Check() == nil {
-			tell(h.locks.report.hooks.RenewalFailed, h.values, h.label(), explain(err, h.owner.names))
+			tell(h.locks.report, h.locks.report.hooks.RenewalFailed, h.values, h.label(), explain(err, h.owner.names))
 		}
+	default: // another extension is on its way
 	}
 }

@@ -170,7 +170,7 @@ func (s *Server) acquire(r *request) any {
 		return failed("NOTHELD the token does not hold the lock")
 	case !r.changesMode() && len(own) > 0 && own[0].mode != r.mode:
 		return failed("WRONGMODE the token holds the lock in the other mode")
-	case r.name != "DOWNGRADE" && s.refused[r.token] > now():
+	case r.name != "DOWNGRADE" && s.isRefused(r.token):
 		return failed("REFUSED the acquisition of this token was ended")
 	case len(s.blockers(r)) == 0 && (r.changesMode() || !slices.ContainsFunc(s.queue, r.meets)):
 		return s.grant(r)
@@ -191,6 +191,11 @@ func (s *Server) acquire(r *request) any {
 		s.queue = append(s.queue, r)
 	}
 	return nil
+}
+
+func (s *Server) isRefused(token string) bool {
+	until, ok := s.refused[token]
+	return ok && until > now()
 }
 
 // refresh lets a hold last as long as the request wants. It never shortens.
@@ -233,7 +238,7 @@ func (s *Server) extend(r *request) any {
 		return int64(0)
 	}
 	if r.options["GT"] == "" {
-		own[0].until = 0
+		own[0].until = now()
 	}
 	own[0].refresh(r)
 	return int64(1)
