@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -236,6 +237,8 @@ func (s *requestSettings) check(keys []string, mode Mode) error {
 		return invalid("a request needs 1 to 1024 keys, not %d", len(keys))
 	case slices.Contains(keys, ""):
 		return invalid("a key must not be empty")
+	case len(keys) > 1 && len(slices.Compact(slices.Sorted(slices.Values(keys)))) < len(keys):
+		return invalid("a key is named twice: %s", strings.Join(keys, ", "))
 	case s.wait < 0:
 		return invalid("the wait must not be negative, not %s", s.wait)
 	case s.limit != noLimit && (s.limit < 1 || s.limit > math.MaxInt32):
