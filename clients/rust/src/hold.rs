@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -481,7 +482,8 @@ impl Hold {
         let changing = changing.map_err(|_| Error::no_answer(keys, retry_for, None))?;
         let was = inner.lease().clone();
         let options = Options { ttl: was.ttl, wait, ..(*inner.wanted().options).clone() };
-        let wanted = Wanted { options: Arc::new(options), ..(**inner.wanted()).clone() };
+        let (options, runtime) = (Arc::new(options), Handle::current()); // the one that acquired may have ended
+        let wanted = Wanted { options, runtime, ..(**inner.wanted()).clone() };
         let command = wanted.change(to, was.ttl, was.fence);
         inner.update(|lease| {
             lease.is_open = true;

@@ -3,7 +3,8 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use slock_client::{Error, Locks, Mode, Reason};
+use futures_util::FutureExt;
+use slock_client::{Error, Locks, Mode, Quorum, Reason};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
@@ -70,7 +71,7 @@ fn runtime() -> Runtime {
 }
 
 #[test]
-fn a_wait_goes_on_if_the_runtime_of_another_shuts_down() {
+fn waits_go_on_if_the_runtime_of_another_shuts_down() {
     let (first, second) = (runtime(), runtime());
     let server = second.block_on(Server::start());
     let locks = server.locks();
@@ -81,8 +82,16 @@ fn a_wait_goes_on_if_the_runtime_of_another_shuts_down() {
         second.block_on(until(async || server.info("k", "waiters").await == waiters));
     }
     first.shutdown_timeout(Duration::ZERO);
-    let () = second.block_on(server.ask("SLOCK.UNLOCK k other"));
-    second.block_on(server.is_empty());
+    second.block_on(async {
+        let () = server.ask("SLOCK.UNLOCK k other").await;
+        server.is_empty().await;
+        let hold = locks.write("k").wait(LONG / 360).acquire().await.unwrap();
+        let request = locks.write("k");
+        let waits = tokio::spawn(async move { request.acquire().await });
+        until(async || server.info("k", "waiters").await == 1).await; // by a message, so it does not poll
+        hold.release().await.unwrap();
+        waits.await.unwrap().unwrap().release().await.unwrap();
+    });
 }
 
 #[test]
@@ -90,13 +99,18 @@ fn holds_of_a_runtime_that_has_shut_down() {
     let (first, second) = (runtime(), runtime());
     let server = second.block_on(Server::start());
     let locks = server.locks();
-    let acquire = |key: &str| first.block_on(locks.write(key).ttl(LONG).acquire()).unwrap();
-    let (dropped, released) = (acquire("dropped"), acquire("released"));
+    let quorum = Locks::new(Quorum::new([server.client()]));
+    let acquire = |locks: &Locks, key| first.block_on(locks.write(key).ttl(LONG).acquire()).unwrap();
+    let (dropped, released) = (acquire(&locks, "dropped"), acquire(&locks, "released"));
+    let (of_quorum, opening) = (acquire(&quorum, "quorum"), server.locks());
+    let _ = first.block_on(async { opening.write("k").acquire().now_or_never() });
     first.shutdown_timeout(Duration::ZERO);
     second.block_on(async {
         released.extend(LONG).await.unwrap();
         released.release().await.unwrap();
+        of_quorum.release().await.unwrap();
         drop(dropped);
+        opening.write("k").acquire().await.unwrap().release().await.unwrap();
         server.is_empty().await;
     });
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use redis::{Cmd, RedisResult, Value};
+use redis::{Cmd, RedisResult, Value, make_extension_error};
 
 use crate::acquisition::Grant;
 use crate::clock::Moment;
@@ -84,6 +84,19 @@ async fn a_message_that_is_lost() {
     first.release().await.unwrap();
     let second = tokio::time::timeout(Duration::from_secs(3), second).await.expect("it is sent again");
     second.unwrap().unwrap().release().await.unwrap();
+}
+
+/// A free lock is taken, whatever becomes of the channel.
+#[tokio::test]
+async fn a_channel_that_nobody_subscribes_to() {
+    let filter = Filter::new(|command| {
+        let refused = make_extension_error("NOSUBSCRIBER".into(), None);
+        words(command).iter().any(|word| word == "NOTIFY").then_some(Err(refused))
+    });
+    let (locks, wait) = (filter.locks(), Duration::from_millis(20));
+    let _busy = locks.write("busy").acquire().await.unwrap();
+    assert!(matches!(locks.write("busy").wait(wait).acquire().await, Err(Error::TimedOut(_))));
+    let _hold = locks.write("free").wait(100 * wait).acquire().await.unwrap();
 }
 
 /// The server refuses a request that reaches it after the end of its acquisition.
