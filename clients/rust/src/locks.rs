@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::ToRedisArgs;
 use tokio::time::timeout;
 
@@ -160,9 +161,12 @@ impl Locks {
     ///
     /// The first error of a release, as of [`Hold::release`]. The other holds are released all the same.
     pub async fn close_and_release(&self) -> Result<(), Error> {
-        let releases = watchdog::holds(&self.servers.shared).into_iter().map(|hold| hold.release());
-        let released = futures_util::future::join_all(releases).await;
+        let shared = &self.servers.shared;
+        shared.closing.cancel(); // else those who wait are granted what is released here
+        let release = || join_all(watchdog::holds(shared).into_iter().map(|hold| hold.release()));
+        let mut released = release().await;
         self.close().await;
+        released.extend(release().await); // what was granted at the last moment
         released.into_iter().filter(|result| !matches!(result, Err(Error::NotHeld(_)))).collect()
     }
 }

@@ -66,6 +66,20 @@ async fn closed_locks() {
     until(async || server.ask::<String>("CLIENT LIST").await.lines().count() == 1).await;
 }
 
+/// Nothing that waits is granted what is released.
+#[tokio::test]
+async fn locks_that_are_closed_and_released() {
+    let server = Server::start().await;
+    let locks = server.locks();
+    let hold = locks.write("k").ttl(LONG).acquire().await.unwrap();
+    let request = locks.write("k").ttl(LONG);
+    let waits = tokio::spawn(async move { request.acquire().await });
+    until(async || server.info("k", "waiters").await == 1).await;
+    locks.close_and_release().await.unwrap();
+    assert!(matches!(waits.await.unwrap(), Err(Error::Closed)) && !hold.is_lost());
+    server.is_empty().await;
+}
+
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
