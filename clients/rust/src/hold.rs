@@ -236,7 +236,7 @@ impl Inner {
     /// Sends one extension. The caller has `extending`. What is wrong with the hold comes before another error.
     async fn extend(self: &Arc<Self>, until: Instant, ttl: Duration) -> Result<()> {
         let (mut fence, mut remaining) = (None, Duration::ZERO);
-        self.update(|lease| (fence, remaining) = (lease.named(), lease.valid_until.remaining()))?;
+        self.update(|lease| (fence, remaining) = (lease.named(), self.end(lease).remaining()))?;
         let (sent, until) = (Moment::now(), until.min(Instant::now() + remaining));
         let answer = match self.votes.extend(until, ttl, fence).await {
             Err(error) if error.is_another_type() => Ok(false),
@@ -346,7 +346,7 @@ impl Hold {
     /// was released, detached or lost.
     pub fn remaining(&self) -> Duration {
         let lease = self.inner.lease();
-        if lease.ended.is_some() { Duration::ZERO } else { lease.valid_until.remaining() }
+        if lease.ended.is_some() { Duration::ZERO } else { self.inner.end(&lease).remaining() }
     }
 
     /// Whether the hold was lost.
@@ -385,8 +385,10 @@ impl Hold {
             loss = self.lost() => return Err(loss),
             result = work => result,
         };
-        self.check()?;
-        Ok(result)
+        match self.check() {
+            Err(loss @ Error::Lost { .. }) => Err(loss),
+            _ => Ok(result), // also if the work has released or detached
+        }
     }
 
     /// Lets the hold live for at least this ttl from now. It never shortens: for that, release. Later renewals use the
