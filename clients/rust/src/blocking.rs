@@ -22,11 +22,12 @@
 //! ```
 
 use std::ops::Deref;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, mpsc};
 use std::time::Duration;
 
 use redis::ToRedisArgs;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tracing::Instrument;
 
 use crate::errors::{Error, Result};
 use crate::info::{Info, Mode, Queue};
@@ -187,9 +188,17 @@ impl Deref for Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if Handle::try_current().is_err() {
-            // It says nothing if it is released already, and a failure has been reported to hook and log.
-            let _ = self.release();
+        // A hook may drop it, on the only thread that could release it. Then that goes on in the background.
+        if Handle::try_current().is_ok_and(|current| current.id() == BACKGROUND.handle().id()) {
+            return;
         }
+        let (hold, (done, released)) = (self.0.inner.clone(), mpsc::channel::<()>());
+        let release = async move {
+            // It says nothing if it is released already, and a failure has been reported to hook and log.
+            let _ = hold.released().await;
+            drop(done);
+        };
+        BACKGROUND.spawn(release.in_current_span());
+        let _ = released.recv();
     }
 }

@@ -263,7 +263,7 @@ impl Inner {
         last.ok_or_else(|| ended.expect_err("the hold was not live"))
     }
 
-    async fn released(self: &Arc<Self>) -> Result<()> {
+    pub(crate) async fn released(self: &Arc<Self>) -> Result<()> {
         let (fence, after) = self.finish()?;
         match self.votes.end(fence, after).await {
             Ok(true) => Ok(()),
