@@ -15,7 +15,7 @@ use crate::hold::Hold;
 use crate::hooks::{Hooks, Reporter};
 use crate::info::{self, Info, Mode, Queue};
 use crate::node::Node;
-use crate::options::{LONGEST, Options, shared_options};
+use crate::options::{LONGEST, ONE_ATTEMPT, Options, shared_options};
 use crate::protocol;
 use crate::quorum::Servers;
 use crate::request::Request;
@@ -187,15 +187,16 @@ impl LocksBuilder {
         self
     }
 
-    /// How long a call goes on while no reply comes at all. By default 3 s.
+    /// How long a call goes on while no reply comes at all. By default 3 s, and at least the 500 ms that one attempt may
+    /// take.
     pub fn retry_for(mut self, retry_for: Duration) -> Self {
-        self.shared.retry_for = retry_for;
+        self.shared.retry_for = retry_for.clamp(ONE_ATTEMPT, LONGEST);
         self
     }
 
-    /// How long a wait survives an outage, after the server has replied to it once. By default 60 s.
+    /// How long a wait survives an outage, after the server has replied to it once. By default 60 s, and at least 500 ms.
     pub fn retry_wait_for(mut self, retry_wait_for: Duration) -> Self {
-        self.shared.retry_wait_for = retry_wait_for;
+        self.shared.retry_wait_for = retry_wait_for.clamp(ONE_ATTEMPT, LONGEST);
         self
     }
 
