@@ -55,7 +55,7 @@ macro_rules! waiting {
 }
 
 /// As [`Locks`](crate::Locks), for programs without async. It is cheap to clone, and clones share everything.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Locks(crate::Locks);
 
 impl Locks {
@@ -105,7 +105,7 @@ impl From<crate::Locks> for Locks {
 }
 
 /// As [`Request`](crate::Request), for programs without async.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is acquired"]
 pub struct Request(crate::Request);
 
@@ -166,6 +166,7 @@ impl Request {
 
 /// As [`Hold`](crate::Hold), for programs without async; it dereferences to that, for all that does not block. If it is
 /// dropped, it is released, and that waits for the reply, for at most the time of `retry_for`.
+#[derive(Debug)]
 #[must_use = "the lock is released when its hold is dropped"]
 pub struct Hold(crate::Hold);
 

@@ -2,7 +2,6 @@
 
 //! A lock that was granted: what is known of it, its release, and its end for the program.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -431,12 +430,6 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         self.inner.leave();
-    }
-}
-
-impl fmt::Debug for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold").field("keys", &self.keys()).field("mode", &self.mode()).finish_non_exhaustive()
     }
 }
 
