@@ -166,7 +166,7 @@ impl Inner {
                 self.votes.leave(fence, Duration::ZERO);
                 reporter.lost(self.wanted(), &error);
             }
-            reporter.0.held(self.wanted().label(), now.since(granted));
+            reporter.held(self.wanted(), now.since(granted));
         });
         Err(error)
     }
