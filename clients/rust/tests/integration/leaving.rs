@@ -1,4 +1,4 @@
-//! What is left of acquisitions that are cancelled, of locks that are closed, and of runtimes that shut down: nothing.
+//! What is left of locks that are closed, and of runtimes that shut down: nothing.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -6,36 +6,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use slock_client::{Error, Locks, Mode, Quorum, Reason};
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinSet;
 
 use crate::server::{Server, until};
 
 const LONG: Duration = Duration::from_secs(3600);
-
-/// Acquisitions that are dropped at any moment leave nothing, neither on the server nor here.
-#[tokio::test]
-async fn cancelled_acquisitions() {
-    let count = if std::env::var_os("SLOCK_THOROUGH").is_some() { 10_000 } else { 500 };
-    let server = Server::start().await;
-    let locks = server.locks();
-    let held = locks.write("held").ttl(LONG).acquire().await.unwrap();
-    let request = locks.write("held").ttl(LONG);
-    let waits = tokio::spawn(async move { request.acquire().await });
-    until(async || server.info("held", "waiters").await == 1).await;
-    waits.abort();
-    let mut all = JoinSet::new();
-    for number in 0..count {
-        let key = ["held", "free"][number % 2];
-        // What is left does not end by itself.
-        let request = locks.write(key).ttl(LONG);
-        let limit = Duration::from_micros(number as u64 * 7919 % 50_000);
-        all.spawn(async move { drop(tokio::time::timeout(limit, request.acquire()).await) });
-    }
-    all.join_all().await;
-    held.release().await.unwrap();
-    locks.close().await;
-    server.is_empty().await;
-}
 
 #[tokio::test]
 async fn closed_locks() {
