@@ -113,6 +113,8 @@ pub(crate) struct Acquisition<'a> {
     last: Option<RedisError>,
     /// Others had the lock, so the request waits by a message from now on.
     waits: bool,
+    /// The last copy was refused because of its channel, so the next one names none.
+    is_deaf: bool,
     /// A copy may be on its way to the server.
     is_loose: bool,
     /// The request waits on the server, or is held.
@@ -130,8 +132,21 @@ impl Drop for Acquisition<'_> {
 impl<'a> Acquisition<'a> {
     pub(crate) fn new(node: &'a Arc<Node>, wanted: &'a Wanted, command: Cmd, is_try: bool) -> Self {
         let pace = Pace::new(wanted, &node.shared, is_try);
-        let (question, ends, last, waits, is_loose, is_queued) = Default::default();
-        Self { node, wanted, question, command, is_try, ends, pace, last, waits, is_loose, is_queued }
+        let (question, ends, last, waits, is_deaf, is_loose, is_queued) = Default::default();
+        Self {
+            node,
+            wanted,
+            question,
+            command,
+            is_try,
+            ends,
+            pace,
+            last,
+            waits,
+            is_deaf,
+            is_loose,
+            is_queued,
+        }
     }
 
     /// Something of the request may be left on the server, or may be on its way there.
@@ -202,7 +217,8 @@ impl<'a> Acquisition<'a> {
     async fn send(&mut self) -> Result<Step> {
         let (wanted, listener) = (self.wanted, &self.node.listener);
         // A request that has not been refused waits only if there is a channel already.
-        let may_wait = Some(self.waits).filter(|_| !self.pace.is_once);
+        let is_deaf = std::mem::take(&mut self.is_deaf);
+        let may_wait = Some(self.waits).filter(|_| !self.pace.is_once && !is_deaf);
         let mut ticket = may_wait.and_then(|opens| listener.ticket(wanted.key(), opens));
         if let Some(ticket) = ticket.as_mut().filter(|ticket| ticket.is_channel_new)
             && timeout_at(self.pace.within(SUBSCRIBING).into(), &mut ticket.message).await.is_ok()
@@ -230,7 +246,7 @@ impl<'a> Acquisition<'a> {
             Err(error) if ticket.is_some() && listener.refused(wanted.key(), &error) => None,
             Err(error) => return Err(error.into()),
         };
-        self.last = None;
+        (self.last, self.is_deaf) = (None, answer.is_none());
         match (ticket, answer) {
             (Some(ticket), Some(answer)) => {
                 (self.is_queued, self.waits, self.pace.pauses) = (true, true, 0);

@@ -22,11 +22,12 @@
 //! ```
 
 use std::ops::Deref;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, mpsc};
 use std::time::Duration;
 
 use redis::ToRedisArgs;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tracing::Instrument;
 
 use crate::errors::{Error, Result};
 use crate::info::{Info, Mode, Queue};
@@ -54,7 +55,7 @@ macro_rules! waiting {
 }
 
 /// As [`Locks`](crate::Locks), for programs without async. It is cheap to clone, and clones share everything.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Locks(crate::Locks);
 
 impl Locks {
@@ -104,7 +105,7 @@ impl From<crate::Locks> for Locks {
 }
 
 /// As [`Request`](crate::Request), for programs without async.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is acquired"]
 pub struct Request(crate::Request);
 
@@ -165,6 +166,7 @@ impl Request {
 
 /// As [`Hold`](crate::Hold), for programs without async; it dereferences to that, for all that does not block. If it is
 /// dropped, it is released, and that waits for the reply, for at most the time of `retry_for`.
+#[derive(Debug)]
 #[must_use = "the lock is released when its hold is dropped"]
 pub struct Hold(crate::Hold);
 
@@ -187,9 +189,17 @@ impl Deref for Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if Handle::try_current().is_err() {
-            // It says nothing if it is released already, and a failure has been reported to hook and log.
-            let _ = self.release();
+        // A hook may drop it, on the only thread that could release it. Then that goes on in the background.
+        if Handle::try_current().is_ok_and(|current| current.id() == BACKGROUND.handle().id()) {
+            return;
         }
+        let (hold, (done, released)) = (self.0.inner.clone(), mpsc::channel::<()>());
+        let release = async move {
+            // It says nothing if it is released already, and a failure has been reported to hook and log.
+            let _ = hold.released().await;
+            drop(done);
+        };
+        BACKGROUND.spawn(release.in_current_span());
+        let _ = released.recv();
     }
 }

@@ -86,7 +86,7 @@ impl Server {
             connect(config, health)
         };
         let topology = Topology { name, is_cluster: false, is_failover };
-        Self::over(move |events| Link::new(topology, program, events, Box::new(open)))
+        Self::over(move |events| Link::new(topology, program, events, Arc::new(open)))
     }
 }
 

@@ -43,7 +43,7 @@ fn link(client: ClusterClient, events: Option<Events>) -> Link<ClusterConnection
         let client = client.clone();
         async move { client.get_async_connection_with_config(config).await }.boxed()
     };
-    Link::new(topology, None, events, Box::new(open))
+    Link::new(topology, None, events, Arc::new(open))
 }
 
 impl Connection for ClusterConnection {

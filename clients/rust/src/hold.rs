@@ -2,12 +2,12 @@
 
 //! A lock that was granted: what is known of it, its release, and its end for the program.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -166,7 +166,7 @@ impl Inner {
                 self.votes.leave(fence, Duration::ZERO);
                 reporter.lost(self.wanted(), &error);
             }
-            reporter.0.held(self.wanted().label(), now.since(granted));
+            reporter.held(self.wanted(), now.since(granted));
         });
         Err(error)
     }
@@ -235,7 +235,7 @@ impl Inner {
     /// Sends one extension. The caller has `extending`. What is wrong with the hold comes before another error.
     async fn extend(self: &Arc<Self>, until: Instant, ttl: Duration) -> Result<()> {
         let (mut fence, mut remaining) = (None, Duration::ZERO);
-        self.update(|lease| (fence, remaining) = (lease.named(), lease.valid_until.remaining()))?;
+        self.update(|lease| (fence, remaining) = (lease.named(), self.end(lease).remaining()))?;
         let (sent, until) = (Moment::now(), until.min(Instant::now() + remaining));
         let answer = match self.votes.extend(until, ttl, fence).await {
             Err(error) if error.is_another_type() => Ok(false),
@@ -262,7 +262,7 @@ impl Inner {
         last.ok_or_else(|| ended.expect_err("the hold was not live"))
     }
 
-    async fn released(self: &Arc<Self>) -> Result<()> {
+    pub(crate) async fn released(self: &Arc<Self>) -> Result<()> {
         let (fence, after) = self.finish()?;
         match self.votes.end(fence, after).await {
             Ok(true) => Ok(()),
@@ -345,7 +345,7 @@ impl Hold {
     /// was released, detached or lost.
     pub fn remaining(&self) -> Duration {
         let lease = self.inner.lease();
-        if lease.ended.is_some() { Duration::ZERO } else { lease.valid_until.remaining() }
+        if lease.ended.is_some() { Duration::ZERO } else { self.inner.end(&lease).remaining() }
     }
 
     /// Whether the hold was lost.
@@ -384,8 +384,10 @@ impl Hold {
             loss = self.lost() => return Err(loss),
             result = work => result,
         };
-        self.check()?;
-        Ok(result)
+        match self.check() {
+            Err(loss @ Error::Lost { .. }) => Err(loss),
+            _ => Ok(result), // also if the work has released or detached
+        }
     }
 
     /// Lets the hold live for at least this ttl from now. It never shortens: for that, release. Later renewals use the
@@ -428,12 +430,6 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         self.inner.leave();
-    }
-}
-
-impl fmt::Debug for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold").field("keys", &self.keys()).field("mode", &self.mode()).finish_non_exhaustive()
     }
 }
 
@@ -481,7 +477,8 @@ impl Hold {
         let changing = changing.map_err(|_| Error::no_answer(keys, retry_for, None))?;
         let was = inner.lease().clone();
         let options = Options { ttl: was.ttl, wait, ..(*inner.wanted().options).clone() };
-        let wanted = Wanted { options: Arc::new(options), ..(**inner.wanted()).clone() };
+        let (options, runtime) = (Arc::new(options), Handle::current()); // the one that acquired may have ended
+        let wanted = Wanted { options, runtime, ..(**inner.wanted()).clone() };
         let command = wanted.change(to, was.ttl, was.fence);
         inner.update(|lease| {
             lease.is_open = true;

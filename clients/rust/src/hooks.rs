@@ -3,6 +3,7 @@
 //! Tells the program and the log what happens. It decides nothing.
 
 use std::error::Error as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,8 @@ use crate::protocol::Wanted;
 /// Functions for metrics. Each does nothing unless it is implemented.
 ///
 /// They are called with the label of the request, which is the first key unless it has another. The current span is the
-/// one of the call, or the one in which the hold was acquired. They are called from several tasks at once, and must
-/// neither block nor panic.
+/// one of the call, or the one in which the hold was acquired. They are called from several tasks at once, and must not
+/// block. A panic of one is logged, and changes nothing.
 #[expect(unused_variables)]
 pub trait Hooks: Send + Sync + 'static {
     /// An acquisition ended after this time: `granted`, `refused` (by `try_acquire`), `timed out`, `cancelled`, or the name
@@ -44,28 +45,38 @@ impl Hooks for () {}
 pub(crate) struct Reporter(pub(crate) Box<dyn Hooks>);
 
 impl Reporter {
+    fn call(&self, hook: impl FnOnce(&dyn Hooks)) {
+        if catch_unwind(AssertUnwindSafe(|| hook(&*self.0))).is_err() {
+            warn!("a hook panicked");
+        }
+    }
+
     /// An acquisition ended.
     pub(crate) fn waited(&self, wanted: &Wanted, began: Instant, outcome: &str) {
         let (label, duration) = (wanted.label(), began.elapsed());
         debug!(label, ?duration, outcome, "an acquisition ended");
-        self.0.waited(label, duration, outcome);
+        self.call(|hooks| hooks.waited(label, duration, outcome));
+    }
+
+    pub(crate) fn held(&self, wanted: &Wanted, duration: Duration) {
+        self.call(|hooks| hooks.held(wanted.label(), duration));
     }
 
     pub(crate) fn lost(&self, wanted: &Wanted, loss: &Error) {
         let Error::Lost { reason, details } = loss else { return };
         let (keys, cause) = (&details.keys, loss.source().map(tracing::field::display));
         warn!(?keys, label = wanted.label(), %reason, cause, "a lock was lost");
-        self.0.lost(wanted.label(), keys, *reason);
+        self.call(|hooks| hooks.lost(wanted.label(), keys, *reason));
     }
 
     pub(crate) fn renewal_failed(&self, wanted: &Wanted, error: &Error) {
         debug!(keys = ?wanted.keys, label = wanted.label(), %error, "a renewal failed");
-        self.0.renewal_failed(wanted.label(), error);
+        self.call(|hooks| hooks.renewal_failed(wanted.label(), error));
     }
 
     pub(crate) fn release_failed(&self, wanted: &Wanted, error: &Error) {
         warn!(keys = ?wanted.keys, label = wanted.label(), %error, "a release failed; the lock ends by its ttl");
-        self.0.release_failed(wanted.label(), error);
+        self.call(|hooks| hooks.release_failed(wanted.label(), error));
     }
 
     /// Nothing limits the hold.

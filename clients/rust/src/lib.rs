@@ -50,6 +50,23 @@ pub use redis;
 pub use request::Request;
 pub use server::{Quorum, Server};
 
+/// Shows the name of a type and what its methods say, and so no owner token and no password.
+macro_rules! debug {
+    ($($type:ty: $($shown:ident)*;)*) => { $(
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($type))
+                    $(.field(stringify!($shown), &self.$shown()))*
+                    .finish_non_exhaustive()
+            }
+        }
+    )* };
+}
+
+debug! { Hold: keys mode; Locks:; LocksBuilder:; Quorum:; Request:; Server:; }
+#[cfg(feature = "testing")]
+debug! { testing::MemoryServer:; }
+
 #[cfg(test)]
 #[path = "../tests/unit/parts.rs"]
 mod parts;

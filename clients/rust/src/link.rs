@@ -38,7 +38,7 @@ pub(crate) trait Connection: Clone + Send + Sync + 'static {
 
 /// Opens a connection. A shared one gets the `Health` that it reports to; one for a single call at a time gets none.
 pub(crate) type Open<C> =
-    Box<dyn Fn(Option<Arc<Health>>) -> BoxFuture<'static, RedisResult<C>> + Send + Sync>;
+    Arc<dyn Fn(Option<Arc<Health>>) -> BoxFuture<'static, RedisResult<C>> + Send + Sync>;
 
 pub(crate) struct Link<C> {
     topology: Topology,
@@ -100,8 +100,13 @@ impl<C: Connection> Link<C> {
         let opened = shared.as_ref().map_or(now, |last| now.max(last.opened + BETWEEN_OPENINGS));
         let (is_lost, doubt, idle) = Default::default();
         let health = Arc::new(Health { is_lost, doubt, events: self.events.clone() });
-        let opening = (self.open)(Some(health.clone()));
-        let connection = sleep_until(opened.into()).then(|()| opening).boxed().shared();
+        let (open, own) = (self.open.clone(), health.clone());
+        // A task ends with an error if the program's function panics, or if the runtime shuts down.
+        let opening = tokio::spawn(async move {
+            sleep_until(opened.into()).await;
+            open(Some(own)).await
+        });
+        let connection = opening.map(|result| result.map_err(Error::from)?).boxed().shared();
         shared.insert(Live { connection, opened, health, idle }).clone()
     }
 

@@ -46,7 +46,8 @@ struct State {
 
 struct Channel {
     name: Arc<str>,
-    is_subscribing: bool,
+    /// Alive while a task subscribes. It ends with the task, also if the runtime drops that.
+    subscribing: Weak<()>,
 }
 
 /// What one copy of a request waits by, until it is dropped.
@@ -102,7 +103,7 @@ impl Listener {
         let channel = state.channels.entry(slot).or_insert_with(|| {
             let is_cluster = self.transport.topology().is_cluster;
             let tag = if is_cluster { format!("{{{}}}.", tag_for(key)) } else { String::new() };
-            Channel { name: format!("{tag}waits:{}", draw()).into(), is_subscribing: false }
+            Channel { name: format!("{tag}waits:{}", draw()).into(), subscribing: Weak::new() }
         });
         if is_channel_new {
             self.subscribe(slot, channel);
@@ -115,9 +116,11 @@ impl Listener {
     /// Subscribes in the background. Then requests are sent again, because a message may have been missed.
     fn subscribe(self: &Arc<Self>, slot: u16, channel: &mut Channel) {
         let Ok(runtime) = Handle::try_current() else { return };
-        if std::mem::replace(&mut channel.is_subscribing, true) {
+        if channel.subscribing.strong_count() > 0 {
             return;
         }
+        let subscribing = Arc::new(());
+        channel.subscribing = Arc::downgrade(&subscribing);
         let (listener, name) = (self.clone(), channel.name.clone());
         runtime.spawn(async move {
             let mut failures = 0;
@@ -135,12 +138,12 @@ impl Listener {
                 }
             };
             let mut state = listener.state();
-            let Some(channel) = state.channels.get_mut(&slot) else {
+            if !state.channels.contains_key(&slot) {
                 // Closed meanwhile: the connection may have been opened after that.
                 drop(state);
                 return listener.transport.close();
-            };
-            channel.is_subscribing = false;
+            }
+            drop(subscribing);
             match subscribed {
                 Ok(()) => state.tickets.retain(|_, (of, _)| *of != slot),
                 Err(error) if passes(&error) => {} // the next request finds no subscriber

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::ToRedisArgs;
 use tokio::time::timeout;
 
@@ -14,7 +15,7 @@ use crate::hold::Hold;
 use crate::hooks::{Hooks, Reporter};
 use crate::info::{self, Info, Mode, Queue};
 use crate::node::Node;
-use crate::options::{LONGEST, Options, shared_options};
+use crate::options::{LONGEST, ONE_ATTEMPT, Options, shared_options};
 use crate::protocol;
 use crate::quorum::Servers;
 use crate::request::Request;
@@ -160,9 +161,12 @@ impl Locks {
     ///
     /// The first error of a release, as of [`Hold::release`]. The other holds are released all the same.
     pub async fn close_and_release(&self) -> Result<(), Error> {
-        let releases = watchdog::holds(&self.servers.shared).into_iter().map(|hold| hold.release());
-        let released = futures_util::future::join_all(releases).await;
+        let shared = &self.servers.shared;
+        shared.closing.cancel(); // else those who wait are granted what is released here
+        let release = || join_all(watchdog::holds(shared).into_iter().map(|hold| hold.release()));
+        let mut released = release().await;
         self.close().await;
+        released.extend(release().await); // what was granted at the last moment
         released.into_iter().filter(|result| !matches!(result, Err(Error::NotHeld(_)))).collect()
     }
 }
@@ -183,15 +187,16 @@ impl LocksBuilder {
         self
     }
 
-    /// How long a call goes on while no reply comes at all. By default 3 s.
+    /// How long a call goes on while no reply comes at all. By default 3 s, and at least the 500 ms that one attempt may
+    /// take.
     pub fn retry_for(mut self, retry_for: Duration) -> Self {
-        self.shared.retry_for = retry_for;
+        self.shared.retry_for = retry_for.clamp(ONE_ATTEMPT, LONGEST);
         self
     }
 
-    /// How long a wait survives an outage, after the server has replied to it once. By default 60 s.
+    /// How long a wait survives an outage, after the server has replied to it once. By default 60 s, and at least 500 ms.
     pub fn retry_wait_for(mut self, retry_wait_for: Duration) -> Self {
-        self.shared.retry_wait_for = retry_wait_for;
+        self.shared.retry_wait_for = retry_wait_for.clamp(ONE_ATTEMPT, LONGEST);
         self
     }
 

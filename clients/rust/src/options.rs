@@ -12,6 +12,9 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60
 /// A hold counts as valid for a little more than 1 ms less than its ttl.
 pub(crate) const SHORTEST_TTL: Duration = Duration::from_millis(2);
 
+/// A server that replies is used, however short an outage a call is to survive.
+pub(crate) const ONE_ATTEMPT: Duration = Duration::from_millis(500);
+
 /// Declares the options of a request: name, type and default of each, and how a value of the program is noted. It makes
 /// `Options`, and `shared_options!`, which has the methods of requests and of `LocksBuilder`.
 macro_rules! options {

@@ -99,9 +99,11 @@ impl Wanted {
         self.command(if mode == Mode::Write { "LOCK" } else { "RLOCK" }).arg(milliseconds(ttl)).take()
     }
 
-    /// Gives the fencing token of what the owner holds in this mode, and never takes a lock.
+    /// Gives the fencing token of what the owner holds in this mode, and never takes a lock. The metadata stay unless there are
+    /// others.
     pub(crate) fn adopt(&self, mode: Mode, ttl: Duration) -> Cmd {
-        self.held(mode, ttl).arg("XX").take()
+        let metadata = self.options.metadata.as_ref().map(|text| ("META", text));
+        self.held(mode, ttl).arg(metadata).arg("XX").take()
     }
 
     /// Lets the hold with the fencing token live for at least a ttl from now. Without one, whatever the owner holds.

@@ -228,7 +228,7 @@ impl Votes {
         let ask = |(at, node): (usize, &Arc<Node>)| {
             let (reply, sender) = (question(self.clone(), at), sender.clone());
             let ask = async move { sender.send((at, reply.await)) };
-            self.wanted.runtime.spawn(ask.instrument(Span::current()));
+            tokio::spawn(ask.instrument(Span::current()));
             NodeReply { node: node.topology().name.clone(), granted: false, error: Some(silent().into()) }
         };
         let mut tally = Tally(self.servers.nodes.iter().enumerate().map(ask).collect());

@@ -144,6 +144,7 @@ impl Request {
         if self.options.token.is_none() {
             return Err(Error::Invalid("adopt needs an owner token".into()));
         }
+        let _running = self.servers.shared.tracker.token();
         Ok(Hold::new(self.servers.adopt(&self.wanted()).await?))
     }
 

@@ -1,40 +1,15 @@
-//! What is left of acquisitions that are cancelled, of locks that are closed, and of runtimes that shut down: nothing.
+//! What is left of locks that are closed, and of runtimes that shut down: nothing.
 
 use std::pin::pin;
 use std::time::Duration;
 
-use slock_client::{Error, Locks, Mode, Reason};
+use futures_util::FutureExt;
+use slock_client::{Error, Locks, Mode, Quorum, Reason};
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinSet;
 
 use crate::server::{Server, until};
 
 const LONG: Duration = Duration::from_secs(3600);
-
-/// Acquisitions that are dropped at any moment leave nothing, neither on the server nor here.
-#[tokio::test]
-async fn cancelled_acquisitions() {
-    let count = if std::env::var_os("SLOCK_THOROUGH").is_some() { 10_000 } else { 500 };
-    let server = Server::start().await;
-    let locks = server.locks();
-    let held = locks.write("held").ttl(LONG).acquire().await.unwrap();
-    let request = locks.write("held").ttl(LONG);
-    let waits = tokio::spawn(async move { request.acquire().await });
-    until(async || server.info("held", "waiters").await == 1).await;
-    waits.abort();
-    let mut all = JoinSet::new();
-    for number in 0..count {
-        let key = ["held", "free"][number % 2];
-        // What is left does not end by itself.
-        let request = locks.write(key).ttl(LONG);
-        let limit = Duration::from_micros(number as u64 * 7919 % 50_000);
-        all.spawn(async move { drop(tokio::time::timeout(limit, request.acquire()).await) });
-    }
-    all.join_all().await;
-    held.release().await.unwrap();
-    locks.close().await;
-    server.is_empty().await;
-}
 
 #[tokio::test]
 async fn closed_locks() {
@@ -65,12 +40,26 @@ async fn closed_locks() {
     until(async || server.ask::<String>("CLIENT LIST").await.lines().count() == 1).await;
 }
 
+/// Nothing that waits is granted what is released.
+#[tokio::test]
+async fn locks_that_are_closed_and_released() {
+    let server = Server::start().await;
+    let locks = server.locks();
+    let hold = locks.write("k").ttl(LONG).acquire().await.unwrap();
+    let request = locks.write("k").ttl(LONG);
+    let waits = tokio::spawn(async move { request.acquire().await });
+    until(async || server.info("k", "waiters").await == 1).await;
+    locks.close_and_release().await.unwrap();
+    assert!(matches!(waits.await.unwrap(), Err(Error::Closed)) && !hold.is_lost());
+    server.is_empty().await;
+}
+
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
 #[test]
-fn a_wait_goes_on_if_the_runtime_of_another_shuts_down() {
+fn waits_go_on_if_the_runtime_of_another_shuts_down() {
     let (first, second) = (runtime(), runtime());
     let server = second.block_on(Server::start());
     let locks = server.locks();
@@ -81,8 +70,16 @@ fn a_wait_goes_on_if_the_runtime_of_another_shuts_down() {
         second.block_on(until(async || server.info("k", "waiters").await == waiters));
     }
     first.shutdown_timeout(Duration::ZERO);
-    let () = second.block_on(server.ask("SLOCK.UNLOCK k other"));
-    second.block_on(server.is_empty());
+    second.block_on(async {
+        let () = server.ask("SLOCK.UNLOCK k other").await;
+        server.is_empty().await;
+        let hold = locks.write("k").wait(LONG / 360).acquire().await.unwrap();
+        let request = locks.write("k");
+        let waits = tokio::spawn(async move { request.acquire().await });
+        until(async || server.info("k", "waiters").await == 1).await; // by a message, so it does not poll
+        hold.release().await.unwrap();
+        waits.await.unwrap().unwrap().release().await.unwrap();
+    });
 }
 
 #[test]
@@ -90,13 +87,18 @@ fn holds_of_a_runtime_that_has_shut_down() {
     let (first, second) = (runtime(), runtime());
     let server = second.block_on(Server::start());
     let locks = server.locks();
-    let acquire = |key: &str| first.block_on(locks.write(key).ttl(LONG).acquire()).unwrap();
-    let (dropped, released) = (acquire("dropped"), acquire("released"));
+    let quorum = Locks::new(Quorum::new([server.client()]));
+    let acquire = |locks: &Locks, key| first.block_on(locks.write(key).ttl(LONG).acquire()).unwrap();
+    let (dropped, released) = (acquire(&locks, "dropped"), acquire(&locks, "released"));
+    let (of_quorum, opening) = (acquire(&quorum, "quorum"), server.locks());
+    let _ = first.block_on(async { opening.write("k").acquire().now_or_never() });
     first.shutdown_timeout(Duration::ZERO);
     second.block_on(async {
         released.extend(LONG).await.unwrap();
         released.release().await.unwrap();
+        of_quorum.release().await.unwrap();
         drop(dropped);
+        opening.write("k").acquire().await.unwrap().release().await.unwrap();
         server.is_empty().await;
     });
 }

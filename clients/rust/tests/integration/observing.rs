@@ -106,13 +106,20 @@ impl Subscriber for Recorder {
     }
 }
 
+/// Each panics, which changes nothing: no lock is left, and no call ends with it.
 impl Hooks for Recorder {
+    fn waited(&self, label: &str, _: Duration, outcome: &str) {
+        panic!("{label} {outcome}");
+    }
+
     fn held(&self, label: &str, duration: Duration) {
         self.note(format!("{label} held {}", duration.as_millis()));
+        panic!("{label} held");
     }
 
     fn lost(&self, label: &str, keys: &[String], reason: Reason) {
         self.note(format!("{label} lost {keys:?}: {reason}"));
+        panic!("{label} lost");
     }
 }
 
@@ -152,7 +159,7 @@ async fn a_loss_at_the_release_is_told() {
     assert!(matches!(by_run, Err(Error::Lost { reason: Reason::Gone, .. })), "{by_run:?}");
     assert_eq!(recorder.lines("import lost"), [r#"import lost ["a", "b"]: gone"#; 2]);
     assert_eq!(
-        recorder.lines("WARN"),
+        recorder.lines("WARN a lock"),
         [r#"WARN a lock was lost keys=["a", "b"] label="import" reason=gone"#; 2],
     );
     server.is_empty().await;

@@ -1,6 +1,9 @@
 //! The examples, and the page.
 
 use std::process::Command;
+use std::time::Duration;
+
+use slock_client::{Hold, Locks, Mode};
 
 use crate::server::Server;
 
@@ -33,10 +36,30 @@ async fn examples() {
     }
 }
 
-/// All its code is compiled by `cargo test --doc`; the first program is an example, and prints what the page says.
+/// What the table of the page says.
+#[expect(dead_code, unused_must_use)]
+fn table(locks: Locks, hold: Hold, minute: Duration, wait: Duration, token: String) {
+    locks.write("once").try_acquire();
+    locks.read("job").acquire();
+    hold.upgrade(wait);
+    hold.downgrade();
+    locks.read("downloads").limit(2);
+    locks.write(&["from", "to"]);
+    locks.write("nightly").at_least(minute).try_acquire();
+    hold.detach();
+    locks.adopt("upload", token, Mode::Write);
+    locks.info("to");
+    locks.queues();
+}
+
+/// Its blocks are compiled by `cargo test --doc`. The first program is an example, and prints what the page says.
 #[test]
-fn the_first_program_of_the_page_is_an_example() {
+fn the_code_of_the_page() {
     let (page, program) = (include_str!("../../README.md"), include_str!("../../examples/quick_start.rs"));
     let (_, program) = program.split_once("\n\n").unwrap();
     assert!(page.contains(&format!("```rust,no_run\n{program}```\n\nprints `{}`", EXAMPLES[0].1)));
+    for code in page.lines().filter(|line| line.starts_with("| ")).flat_map(|row| row.split('`')) {
+        let is_code = code.starts_with("locks.") || code.starts_with("hold.");
+        assert!(!is_code || include_str!("programs.rs").contains(&format!("    {code};\n")), "{code}");
+    }
 }

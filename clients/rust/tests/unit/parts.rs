@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use redis::{Cmd, RedisResult, Value};
+use redis::{Cmd, RedisResult, Value, make_extension_error};
 
 use crate::acquisition::Grant;
 use crate::clock::Moment;
@@ -86,6 +86,19 @@ async fn a_message_that_is_lost() {
     second.unwrap().unwrap().release().await.unwrap();
 }
 
+/// A free lock is taken, whatever becomes of the channel.
+#[tokio::test]
+async fn a_channel_that_nobody_subscribes_to() {
+    let filter = Filter::new(|command| {
+        let refused = make_extension_error("NOSUBSCRIBER".into(), None);
+        words(command).iter().any(|word| word == "NOTIFY").then_some(Err(refused))
+    });
+    let (locks, wait) = (filter.locks(), Duration::from_millis(20));
+    let _busy = locks.write("busy").acquire().await.unwrap();
+    assert!(matches!(locks.write("busy").wait(wait).acquire().await, Err(Error::TimedOut(_))));
+    let _hold = locks.write("free").wait(100 * wait).acquire().await.unwrap();
+}
+
 /// The server refuses a request that reaches it after the end of its acquisition.
 #[tokio::test]
 async fn a_request_that_is_late() {
@@ -132,11 +145,24 @@ async fn validity() {
     assert_eq!(locks.servers.counted(ttl), Duration::from_millis(10_000 - 11));
     let quorum = Locks::new(Quorum::new([MemoryServer::new()]));
     assert_eq!(quorum.servers.counted(ttl), Duration::from_millis(10_000 - 102));
+    let most = locks.write("most").max_hold(ttl / 10).acquire().await.unwrap();
+    assert!(most.remaining() <= ttl / 10);
     let hold = locks.write("k").ttl(Duration::from_secs(3600)).acquire().await.unwrap();
     hold.extend(ttl).await.unwrap();
     assert!(hold.remaining() > Duration::from_secs(3500));
     hold.inner.granted(Mode::Write, Grant { fence: hold.fence(), from: Moment::default() });
     assert!(hold.remaining() > Duration::from_secs(3500));
+}
+
+/// Work that has detached its hold keeps its result. Who adopts it may give other metadata.
+#[tokio::test]
+async fn a_lock_is_handed_over() {
+    let locks = Locks::new(MemoryServer::new());
+    let detach = async |hold: Arc<Hold>| hold.detach().map(|()| hold.token().to_owned()).unwrap();
+    let token = locks.write("k").metadata("web-7").run(detach).await.unwrap();
+    let _adopted = locks.write("k").token(token).metadata("worker-7").adopt().await.unwrap();
+    let info = locks.info("k").await.unwrap().unwrap();
+    assert_eq!(info.holders[0].metadata.as_deref(), Some("worker-7"));
 }
 
 #[test]
