@@ -2,6 +2,7 @@
 
 //! Options of requests, their defaults, and the checks before anything is sent.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::errors::Error;
@@ -91,6 +92,7 @@ impl Options {
         let wrong = match self.limit {
             _ if keys.is_empty() => "a request needs a key, and keys are text".into(),
             _ if keys.iter().any(String::is_empty) => "a key must not be empty".into(),
+            _ if keys.iter().collect::<HashSet<_>>().len() < keys.len() => "a key is named twice".into(),
             _ if self.max_hold.is_some_and(|most| most.is_zero()) => {
                 "the max hold must be more than 0".into()
             }
