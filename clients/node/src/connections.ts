@@ -241,7 +241,7 @@ class Subscription {
 const isLogin = (text: string): boolean => /^(WRONGPASS|NOAUTH)( |$)/.test(text);
 
 /** Whether an error is a reply of the server to a command: its text begins with a code. */
-const isReply = (text: string): boolean => /^[A-Z][A-Z0-9_]+( |$)/.test(text) && !isLogin(text);
+export const isReply = (text: string): boolean => /^[A-Z][A-Z0-9_]+( |$)/.test(text) && !isLogin(text);
 
 /** The error reply of an error, or the error if it is none. */
 function asReply(error: unknown, withLogin = false): ReplyError {

@@ -13,7 +13,8 @@ import type {Transport} from "./transport.js";
 
 /**
  * What `Locks` is made from: a client of node-redis (`createClient`, `createClientPool`, `createCluster`, `createSentinel`), of
- * ioredis or iovalkey (`Redis`, also by Sentinels, and `Cluster`), or a `Transport`.
+ * ioredis or iovalkey (`Redis`, also by Sentinels, and `Cluster`), or a `Transport`. If a client is to use another database than
+ * its options name, it has to select that before the first call.
  */
 export type Client = NodeRedis | Ioredis | Transport;
 
