@@ -4,7 +4,7 @@
 // commands while the program's own occupy it or keep it silent, go over a duplicate, and so do subscriptions.
 
 import {monotonic} from "./clock.js";
-import {invalid} from "./errors.js";
+import {invalid, isError} from "./errors.js";
 import {ReplyError, SilentError, type Call, type Reply, type Topology, type Transport} from "./transport.js";
 
 /** How long a reply over the program's client is waited for before the command is sent over a duplicate too, in ms. */
@@ -245,7 +245,7 @@ export const isReply = (text: string): boolean => /^[A-Z][A-Z0-9_]+( |$)/.test(t
 
 /** The error reply of an error, or the error if it is none. */
 function asReply(error: unknown, withLogin = false): ReplyError {
-  if (error instanceof Error && (isReply(error.message) || (withLogin && isLogin(error.message)))) return new ReplyError(error.message, {cause: error});
+  if (isError(error) && (isReply(error.message) || (withLogin && isLogin(error.message)))) return new ReplyError(error.message, {cause: error});
   throw error;
 }
 

@@ -297,6 +297,15 @@ test("a program's own test can have a lock busy, lost and out of reach", async (
   await assert.rejects(locks.write("a").acquire(), {name: "NoAnswerError", message: /^no reply from the server within \d+ms \(lock a\): no network$/});
 });
 
+test("an error of another realm, as those of Node are under Jest, passes or not by its name", async () => {
+  const memory = new MemoryServer();
+  const locks = new Locks(memory, {retryForMs: 50, ...quiet});
+  memory.fail(runInNewContext("Object.assign(new Error('no network'), {errno: -111})"));
+  await assert.rejects(locks.write("a").acquire(), {name: "NoAnswerError", message: /: no network: connection refused$/});
+  memory.fail(runInNewContext("new TypeError('of the program')"));
+  await assert.rejects(locks.write("a").acquire(), {name: "TypeError"});
+});
+
 test("an option that is null is not given", async () => {
   const locks = new Locks(new MemoryServer(), {prefix: null, hooks: null});
   for (const name of ["ttlMs", "waitMs", "metadata", "renew", "maxHoldMs", "atLeastMs", "token", "minReplicas", "label", "limit"]) {
