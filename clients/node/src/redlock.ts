@@ -5,7 +5,7 @@
 import {EventEmitter} from "node:events";
 import {setTimeout as sleep} from "node:timers/promises";
 import {monotonic} from "./clock.js";
-import {LostError, TimedOutError, isWrongType} from "./errors.js";
+import {LostError, NoAnswerError, TimedOutError, isProgramming, isWrongType} from "./errors.js";
 import type {Hold} from "./hold.js";
 import {Locks, Quorum, type Client} from "./index.js";
 
@@ -119,27 +119,32 @@ export class Redlock extends EventEmitter {
     return new Lock(this, resources, hold.token, hold);
   }
 
-  /** Acquires as often as the settings say. A key that a process with redlock itself holds is a plain one, and is waited for. */
+  /**
+   * Acquires as often as the settings say. A key that a process with redlock itself holds is a plain one, and is waited for; so is
+   * the end of an outage.
+   */
   async #repeat(resources: string[], ttlMs: number, {retryCount, retryDelay, retryJitter}: Settings, renew: boolean): Promise<Hold> {
     const most = retryCount < 0 ? Infinity : retryCount;
     const until = monotonic() + (most > 0 ? most * Math.max(1, retryDelay) : 0);
     const isQuorum = this.clients.size > 1;
     for (let attempts = 0; ; attempts++) {
+      const pause = Math.max(0, retryDelay + Math.floor((Math.random() * 2 - 1) * retryJitter));
       try {
         const waitMs = isQuorum ? 0 : Math.max(0, until - monotonic());
         return await this.#locks.write(resources, {ttlMs, waitMs, renew}).acquire();
       } catch (error) {
-        const isFinal = error instanceof TypeError || !(isQuorum || isWrongType(error));
-        if (isFinal || attempts >= most) throw error;
+        const isOutage = !isQuorum && error instanceof NoAnswerError;
+        if (isProgramming(error) || !(isQuorum || isOutage || isWrongType(error))) throw error;
+        if (isOutage ? monotonic() + pause >= until : attempts >= most) throw error;
       }
-      await sleep(Math.max(0, retryDelay + Math.floor((Math.random() * 2 - 1) * retryJitter)));
+      await sleep(pause);
     }
   }
 
   #told<T>(given: Promise<T>): Promise<T> { return given.catch((error: unknown) => { throw this.#failed(error); }); }
 
   #failed(cause: unknown): unknown {
-    if (cause instanceof TypeError) return cause;
+    if (isProgramming(cause)) return cause;
     const isLocked = cause instanceof TimedOutError || isWrongType(cause);
     this.emit("error", isLocked ? new ResourceLockedError((cause as Error).message, {cause}) : cause);
     return new ExecutionError("The operation was unable to achieve a quorum during its retry window.", {cause});
