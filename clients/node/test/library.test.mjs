@@ -127,7 +127,7 @@ for (const kind of BASES) {
       seen.push(`${what} in ${context.getStore()}`);
       throw new Error("of the hook");
     };
-    const {locks} = await opened(t, {hooks: {waited: note("waited"), held: note("held")}});
+    const {locks} = await opened(t, {hooks: {waited: note("waited"), held: async () => note("held")()}});
     await context.run("a task", () => locks.write("a").run(() => {}));
     await until(() => seen.length === 4, "two hooks and two warnings");
     assert.deepEqual(seen.sort(), ["held in a task", "the hook held failed: of the hook", "the hook waited failed: of the hook", "waited in a task"]);
