@@ -3,7 +3,7 @@
 // The program's client and the duplicates that its library makes of it. Commands go over the program's client. Renewals, and
 // commands while the program's own occupy it or keep it silent, go over a duplicate, and so do subscriptions.
 
-import {monotonic} from "./clock.js";
+import {MOST_TIMER_MS, monotonic} from "./clock.js";
 import {invalid, isError} from "./errors.js";
 import {ReplyError, SilentError, type Call, type Reply, type Topology, type Transport} from "./transport.js";
 
@@ -259,7 +259,7 @@ const within = <T>(promise: Promise<T>, ms: number, silentMs = Infinity, heard =
   const look = (): void => {
     const left = Math.min(began + ms, Math.max(began, heard()) + silentMs) - monotonic();
     if (left <= 0) reject(new SilentError());
-    else if (timer !== null) timer = setTimeout(() => setImmediate(look), left);
+    else if (timer !== null) timer = setTimeout(() => setImmediate(look), Math.min(left, MOST_TIMER_MS));
   };
   look();
   promise.then((value) => end(resolve, value), (error: unknown) => end(reject, error));

@@ -4,7 +4,7 @@
 
 import {EventEmitter} from "node:events";
 import {setTimeout as sleep} from "node:timers/promises";
-import {monotonic} from "./clock.js";
+import {MOST_TIMER_MS, monotonic} from "./clock.js";
 import {LostError, NoAnswerError, TimedOutError, isProgramming, isWrongType} from "./errors.js";
 import type {Hold} from "./hold.js";
 import {Locks, Quorum, type Client} from "./index.js";
@@ -128,7 +128,7 @@ export class Redlock extends EventEmitter {
     const until = monotonic() + (most > 0 ? most * Math.max(1, retryDelay) : 0);
     const isQuorum = this.clients.size > 1;
     for (let attempts = 0; ; attempts++) {
-      const pause = Math.max(0, retryDelay + Math.floor((Math.random() * 2 - 1) * retryJitter));
+      const pause = Math.min(Math.max(0, retryDelay + Math.floor((Math.random() * 2 - 1) * retryJitter)), MOST_TIMER_MS);
       try {
         const waitMs = isQuorum ? 0 : Math.max(0, until - monotonic());
         return await this.#locks.write(resources, {ttlMs, waitMs, renew}).acquire();

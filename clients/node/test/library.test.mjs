@@ -306,6 +306,18 @@ test("an error of another realm, as those of Node are under Jest, passes or not 
   await assert.rejects(locks.write("a").acquire(), {name: "TypeError"});
 });
 
+test("an outage of any length with retryForMs without end is waited for in peace", async (t) => {
+  const {port} = await startServer(t);
+  const warned = t.mock.method(process, "emitWarning", () => {});
+  const client = await connected(t, "ioredis", port);
+  const locks = new Locks(client, {retryForMs: Infinity, ...quiet});
+  void client.blpop("nothing", 0.3);
+  await (await locks.write("a", {ttlMs: 1e7}).acquire()).release();
+  const quorum = new Quorum([new MemoryServer()], {ttlMs: 1e11, nodeTimeoutMs: 1e10, ...quiet});
+  await quorum.write("a").acquire().catch(() => {});
+  assert.deepEqual(warned.mock.calls.map(({arguments: [text]}) => String(text)), []);
+});
+
 test("an option that is null is not given", async () => {
   const locks = new Locks(new MemoryServer(), {prefix: null, hooks: null});
   for (const name of ["ttlMs", "waitMs", "metadata", "renew", "maxHoldMs", "atLeastMs", "token", "minReplicas", "label", "limit"]) {
@@ -327,6 +339,10 @@ test("a wrong argument is a TypeError that says what is meant, before anything i
   }
   for (const maxHoldMs of [0, -1]) {
     assert.throws(() => locks.write("a", {maxHoldMs}), {name: "TypeError", message: `maxHoldMs must be a number of 1 or more, not ${maxHoldMs}`});
+  }
+  const wrong = {retryForMs: ["x", -1, NaN], retryWaitForMs: ["x", 0], nodeTimeoutMs: [0], limit: ["1"], prefix: [5], hooks: [5], token: [5], metadata: [5], label: [7], renew: ["no"], poll: [5], failFast: [1]};
+  for (const [name, values] of Object.entries(wrong)) {
+    for (const value of values) assert.throws(() => new Quorum([memory], {[name]: value}), {name: "TypeError", message: new RegExp(`^${name} must be .*, not ${value}$`)});
   }
   assert.throws(() => locks.write("from", "to"), {name: "TypeError", message: "several keys are given as an array"});
   assert.throws(() => locks.write(5), {name: "TypeError", message: "the keys must be a text or an array of texts, not 5"});
