@@ -381,6 +381,9 @@ test("the errors are the same classes in both module systems", () => {
 });
 
 test("a wrong client is named", () => {
+  class Client4 { sendCommand() {} } // node-redis 4 has no destroy, ioredis 4 no ssubscribe
+  class Redis4 { call() {} sendCommand() {} }
+  for (const Kind of [Client4, Redis4]) assert.throws(() => new Locks(new Kind()), {name: "TypeError", message: new RegExp(`, not ${Kind.name}$`)});
   assert.throws(() => new Locks(new Map()), /the client must be one of node-redis 5 or 6, ioredis 5 or 6, or iovalkey, not Map/);
   assert.throws(() => new Locks(undefined), {name: "TypeError", message: /not undefined/});
 });
