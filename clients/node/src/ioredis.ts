@@ -19,7 +19,7 @@ const nothing = (): void => {};
 /** Of a duplicate: it connects once, and has no time limit of its own. */
 const PLAIN = {
   reconnectOnError: null, maxRetriesPerRequest: null, enableOfflineQueue: true, enableAutoPipelining: false, commandTimeout: undefined,
-  socketTimeout: undefined, keyPrefix: "", readOnly: false, monitor: false,
+  socketTimeout: undefined, keyPrefix: "", readOnly: false, monitor: false, stringNumbers: false,
 };
 /** With Sentinels: it asks each once, and notices a failover. */
 const FAILOVER = {sentinelRetryStrategy: () => null, sentinelReconnectStrategy: () => 1_000, failoverDetector: true};

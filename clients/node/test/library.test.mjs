@@ -238,6 +238,15 @@ test("ioredis: a login that is refused before the first reply is the error of th
   }
 });
 
+test("ioredis: numbers that come as texts are numbers", async (t) => {
+  const {port} = await startServer(t);
+  const locks = new Locks(await connected(t, "ioredis", port, {stringNumbers: true}), quiet);
+  const hold = await locks.write("a", {token: "1", metadata: "2"}).acquire();
+  const {readers, waiters, fence, holders: [{heldMs, token, metadata}]} = await locks.info("a");
+  assert.deepEqual([readers, waiters, fence, typeof heldMs, token, metadata], [0, 0, hold.fence, "number", "1", "2"]);
+  await hold.release();
+});
+
 test("the wall clock may be set while a lock is held, and a sleep of the machine counts", async (t) => {
   const server = await startServer(t);
   const locks = new Locks(await connected(t, "ioredis", server.port), quiet);
