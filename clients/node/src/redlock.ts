@@ -24,6 +24,17 @@ export interface Settings {
 
 export type RedlockAbortSignal = AbortSignal & {error?: Error};
 
+/** The types of results of redlock 5. Nothing here makes an `ExecutionStats`. */
+export type ClientExecutionResult = {client: Client; vote: "for"; value: number} | {client: Client; vote: "against"; error: Error};
+export interface ExecutionStats {
+  readonly membershipSize: number;
+  readonly quorumSize: number;
+  readonly votesFor: Set<Client>;
+  readonly votesAgainst: Map<Client, Error>;
+}
+/** `attempts` is always empty: the cause of an error says what the clients replied. */
+export interface ExecutionResult { attempts: readonly Promise<ExecutionStats>[] }
+
 type Routine<T> = (signal: RedlockAbortSignal) => Promise<T>;
 
 /** Others have one of the resources. */
@@ -32,14 +43,12 @@ export class ResourceLockedError extends Error { override readonly name = "Resou
 /** The operation did not succeed. The cause is the error of the library. */
 export class ExecutionError extends Error {
   override readonly name = "ExecutionError";
-  /** Always empty: the cause says what the clients replied. */
-  readonly attempts: readonly never[] = [];
+  readonly attempts: ExecutionResult["attempts"] = [];
 }
 
 /** What was locked. */
 export class Lock {
-  /** Always empty. */
-  readonly attempts: readonly never[] = [];
+  readonly attempts: ExecutionResult["attempts"] = [];
   /** Until when the lock is certain, in ms since 1970. */
   expiration: number;
 
@@ -50,7 +59,7 @@ export class Lock {
   /** @internal */
   get isOver(): boolean { return this.expiration === 0 || this.hold.remainingMs === 0; }
 
-  release(): Promise<{attempts: readonly never[]}> { return this.redlock.release(this); }
+  release(): Promise<ExecutionResult> { return this.redlock.release(this); }
 
   extend(duration: number): Promise<Lock> { return this.redlock.extend(this, duration); }
 }
@@ -82,7 +91,7 @@ export class Redlock extends EventEmitter {
     return this.#acquire(resources, duration, settings);
   }
 
-  async release(lock: Lock, _?: Partial<Settings>): Promise<{attempts: readonly never[]}> {
+  async release(lock: Lock, _?: Partial<Settings>): Promise<ExecutionResult> {
     lock.expiration = 0;
     await this.#told(lock.hold.release());
     return {attempts: []};

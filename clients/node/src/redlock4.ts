@@ -90,6 +90,7 @@ class Redlock extends EventEmitter {
 namespace Redlock {
   export type Lock = InstanceType<typeof Redlock.Lock>;
   export type LockError = InstanceType<typeof Redlock.LockError>;
+  export type CompatibleRedisClient = Client;
   export type Options = Partial<Omit<Settings, "automaticExtensionThreshold">>;
 }
 
