@@ -18,7 +18,7 @@ HOUR = 3_600_000
 SELDOM = {"ping", "sunsubscribe", "slock.cancel"}
 
 # What the base libraries try at the start of a connection, and do without. Redis 7.0 has not got it.
-OPTIONAL = {"client|setinfo"}
+OPTIONAL = {"client|setinfo", "client|info"}
 
 
 def _uses_everything(agent: Agent, world: World) -> None:

@@ -7,6 +7,9 @@ import os from "node:os";
 /** Milliseconds on a clock that nobody sets. It stands still while the machine sleeps, as timers do. */
 export const monotonic = (): number => performance.now();
 
+/** The longest time that a timer can have, in ms. One with more than that runs out at once. */
+export const MOST_TIMER_MS = 2 ** 31 - 1;
+
 /** How exactly `os.uptime` counts, in ms: on some systems in whole seconds. */
 const UPTIME_STEP_MS = 1_000;
 /** By how much the wall clock leaves the monotonic one before that is looked into, in ms. */

@@ -3,8 +3,8 @@
 // The program's client and the duplicates that its library makes of it. Commands go over the program's client. Renewals, and
 // commands while the program's own occupy it or keep it silent, go over a duplicate, and so do subscriptions.
 
-import {monotonic} from "./clock.js";
-import {invalid} from "./errors.js";
+import {MOST_TIMER_MS, monotonic} from "./clock.js";
+import {invalid, isError} from "./errors.js";
 import {ReplyError, SilentError, type Call, type Reply, type Topology, type Transport} from "./transport.js";
 
 /** How long a reply over the program's client is waited for before the command is sent over a duplicate too, in ms. */
@@ -241,11 +241,11 @@ class Subscription {
 const isLogin = (text: string): boolean => /^(WRONGPASS|NOAUTH)( |$)/.test(text);
 
 /** Whether an error is a reply of the server to a command: its text begins with a code. */
-const isReply = (text: string): boolean => /^[A-Z][A-Z0-9_]+( |$)/.test(text) && !isLogin(text);
+export const isReply = (text: string): boolean => /^[A-Z][A-Z0-9_]+( |$)/.test(text) && !isLogin(text);
 
 /** The error reply of an error, or the error if it is none. */
 function asReply(error: unknown, withLogin = false): ReplyError {
-  if (error instanceof Error && (isReply(error.message) || (withLogin && isLogin(error.message)))) return new ReplyError(error.message, {cause: error});
+  if (isError(error) && (isReply(error.message) || (withLogin && isLogin(error.message)))) return new ReplyError(error.message, {cause: error});
   throw error;
 }
 
@@ -259,7 +259,7 @@ const within = <T>(promise: Promise<T>, ms: number, silentMs = Infinity, heard =
   const look = (): void => {
     const left = Math.min(began + ms, Math.max(began, heard()) + silentMs) - monotonic();
     if (left <= 0) reject(new SilentError());
-    else if (timer !== null) timer = setTimeout(() => setImmediate(look), left);
+    else if (timer !== null) timer = setTimeout(() => setImmediate(look), Math.min(left, MOST_TIMER_MS));
   };
   look();
   promise.then((value) => end(resolve, value), (error: unknown) => end(reject, error));

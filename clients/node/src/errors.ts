@@ -3,7 +3,7 @@
 // The errors that a program can tell apart. All others are those of the Redis client library, and a `TypeError` for a
 // wrong argument.
 
-import {getSystemErrorMap} from "node:util";
+import {getSystemErrorMap, types} from "node:util";
 import type {Holder} from "./info.js";
 
 /** Why a hold was lost. `closed`: its time passed after `close` of its Locks. */
@@ -88,9 +88,15 @@ export class ClosedError extends SlockError {
 const describe = ({node, granted, error}: NodeReply): string =>
   `; ${node}: ${error === undefined ? (granted ? "granted" : "refused") : textOf(error)}`;
 
+/** Whether it is an error, also one of another realm: under Jest those of Node are. @internal */
+export const isError = (error: unknown): error is Error => types.isNativeError(error) || error instanceof Error;
+
+/** Whether the program is wrong: the same call will never succeed. @internal */
+export const isProgramming = (error: unknown): boolean => isError(error) && /^(Type|Reference|Range)Error$/.test(error.name);
+
 /** What an error says. An error of the system also says in words what happened. @internal */
 export function textOf(error: unknown): string {
-  if (!(error instanceof Error)) return String(error);
+  if (!isError(error)) return String(error);
   const [first] = (error as Partial<AggregateError>).errors ?? []; // of a name with several addresses
   if (!error.message && first) return textOf(first);
   const [, words] = getSystemErrorMap().get((error as NodeJS.ErrnoException).errno!) ?? [];
@@ -98,7 +104,7 @@ export function textOf(error: unknown): string {
 }
 
 /** Whether the server said that a key is no lock: another type has replaced it. @internal */
-export const isWrongType = (error: unknown): boolean => error instanceof Error && error.message.startsWith("WRONGTYPE");
+export const isWrongType = (error: unknown): boolean => isError(error) && error.message.startsWith("WRONGTYPE");
 
 /** A duration for people. @internal */
 export const duration = (ms: number): string => (ms < 1_000 ? `${Math.round(ms)}ms` : `${Math.round(ms) / 1_000}s`);

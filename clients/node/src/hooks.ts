@@ -2,6 +2,7 @@
 
 // Tells the program and its log what happens. It decides nothing.
 
+import {types} from "node:util";
 import {monotonic} from "./clock.js";
 import {duration, textOf, type LostError} from "./errors.js";
 
@@ -10,7 +11,7 @@ export type Outcome = "granted" | "refused" | "timed out" | "cancelled" | (strin
 
 /**
  * Functions that the library calls, with the label of the request and in the asynchronous context of its call. They must
- * not block. What one of them throws is a warning and changes nothing.
+ * not block. What one of them throws, or rejects with, is a warning and changes nothing.
  */
 export interface Hooks {
   /** When an acquisition ended, with how long it took in ms. `refused` is a `tryAcquire` that found the lock held. */
@@ -37,10 +38,12 @@ export class Reporter {
   constructor(readonly hooks: Hooks) {}
 
   tell<Name extends keyof Hooks>(name: Name, ...what: Parameters<NonNullable<Hooks[Name]>>): void {
+    const failed = (error: unknown): void => process.emitWarning(`the hook ${name} failed: ${textOf(error)}`, "SlockWarning");
     try {
-      (this.hooks[name] as ((...what: unknown[]) => void) | undefined)?.call(this.hooks, ...what);
+      const done = (this.hooks[name] as ((...what: unknown[]) => unknown) | undefined)?.call(this.hooks, ...what);
+      if (types.isPromise(done)) done.catch(failed);
     } catch (error) {
-      process.emitWarning(`the hook ${name} failed: ${textOf(error)}`, "SlockWarning");
+      failed(error);
     }
   }
 

@@ -13,15 +13,17 @@ import type {Transport} from "./transport.js";
 
 /**
  * What `Locks` is made from: a client of node-redis (`createClient`, `createClientPool`, `createCluster`, `createSentinel`), of
- * ioredis or iovalkey (`Redis`, also by Sentinels, and `Cluster`), or a `Transport`.
+ * ioredis or iovalkey (`Redis`, also by Sentinels, and `Cluster`), or a `Transport`. If a client is to use another database than
+ * its options name, it has to select that before the first call.
  */
 export type Client = NodeRedis | Ioredis | Transport;
 
 function transportOf(client: Client): Transport {
   const has = (method: string): boolean => typeof (client as unknown as Record<string, unknown> | undefined)?.[method] === "function";
   if (has("listen")) return client as Transport;
-  if (has("call")) return new ClientTransport(ioredisBase(client as Ioredis));
-  if (has("sendCommand")) return new ClientTransport(nodeRedisBase(client as NodeRedis));
+  // Older majors lack these methods.
+  if (has("call") && has("ssubscribe")) return new ClientTransport(ioredisBase(client as Ioredis));
+  if (has("sendCommand") && has("destroy")) return new ClientTransport(nodeRedisBase(client as NodeRedis));
   const what = (client as object | undefined)?.constructor?.name ?? String(client);
   throw invalid(`the client must be one of node-redis 5 or 6, ioredis 5 or 6, or iovalkey, not ${what}`);
 }

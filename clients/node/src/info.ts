@@ -61,6 +61,8 @@ export function queueInfos(page: unknown, prefix: string): QueueInfo[] {
 }
 
 const NAMES: Record<string, string> = {pttl: "remainingMs", meta: "metadata"};
+/** Values that a client of ioredis with `stringNumbers` gives as texts. */
+const NUMBERS = /^(readers|waiters|writers|fence|.*Ms)$/;
 
 /** A list, or a map with the names of this library. By RESP2 a map is an array whose names and values come in turn. */
 function read(reply: unknown): unknown {
@@ -69,7 +71,8 @@ function read(reply: unknown): unknown {
   const pairs = Array.isArray(reply)
     ? Array.from({length: reply.length / 2}, (_, at) => [reply[2 * at], reply[2 * at + 1]] as const)
     : reply instanceof Map ? [...reply] : Object.entries(reply);
-  return Object.fromEntries(pairs.map(([name, value]) => [
-    NAMES[name] ?? String(name).replace(/-(.)/g, (_, letter: string) => letter.toUpperCase()), read(value),
-  ]));
+  return Object.fromEntries(pairs.map(([word, value]) => {
+    const name = NAMES[word] ?? String(word).replace(/-(.)/g, (_, letter: string) => letter.toUpperCase());
+    return [name, NUMBERS.test(name) ? Number(value) : read(value)];
+  }));
 }

@@ -19,14 +19,21 @@ const nothing = (): void => {};
 /** Of a duplicate: it connects once, and has no time limit of its own. */
 const PLAIN = {
   reconnectOnError: null, maxRetriesPerRequest: null, enableOfflineQueue: true, enableAutoPipelining: false, commandTimeout: undefined,
-  socketTimeout: undefined, keyPrefix: "", readOnly: false, monitor: false,
+  socketTimeout: undefined, keyPrefix: "", readOnly: false, monitor: false, stringNumbers: false,
 };
 /** With Sentinels: it asks each once, and notices a failover. */
 const FAILOVER = {sentinelRetryStrategy: () => null, sentinelReconnectStrategy: () => 1_000, failoverDetector: true};
 
+/** The database that each program's client was in last: it may have selected another one than its options name. */
+const databases = new WeakMap<Any, number>();
+
 /** @internal */
 export function ioredisBase(client: Ioredis & Any): Base {
   if (client.nodes) return clusterBase(client);
+  if (!databases.has(client)) {
+    databases.set(client, client.condition?.select ?? client.options.db);
+    client.on("select", (db: number) => databases.set(client, db));
+  }
   const {host = "localhost", port = 6379, path, name, sentinels, failoverDetector, keyPrefix, retryStrategy} = client.options;
   const hasFailover = Boolean(sentinels);
   const program = lineOf(client);
@@ -44,13 +51,15 @@ const repeatsAfterMs = (retryStrategy?: (times: number) => unknown): number => M
 
 function duplicatesOf(client: (place?: string) => Any, hasFailover = false): Pick<Base, "duplicate" | "subscriber"> {
   const made = (place?: string): Any => {
-    const one = client(place).duplicate({...PLAIN, lazyConnect: false, retryStrategy: null, ...(hasFailover && FAILOVER)});
+    const options = {...PLAIN, lazyConnect: false, retryStrategy: null, ...(hasFailover && FAILOVER)};
+    const one = client(place).duplicate({...options, db: databases.get(client()) ?? 0});
     return one.on("connect", () => one.stream?.unref?.()); // it does not keep the process alive
   };
   return {
     duplicate() {
       const one = made();
-      const line = lineOf(one, () => problem);
+      const database = databases.get(client());
+      const line = lineOf(one, () => problem, () => databases.get(client()) === database);
       let problem: unknown;
       one.on("error", (error: unknown) => (problem = error));
       return line;
@@ -69,9 +78,9 @@ function duplicatesOf(client: (place?: string) => Any, hasFailover = false): Pic
 /** Closes a duplicate. One that has ended would start a timer. */
 const close = (client: Any): void => { if (client.status !== "end" && client.status !== "close") client.disconnect(); };
 
-/** `problem` is the last error of the connection. */
-const lineOf = (client: Any, problem?: () => unknown): Line => ({
-  get isOpen() { return client.status !== "end"; },
+/** `problem` is the last error of the connection. `isCurrent`: it is in the database of the program's client. */
+const lineOf = (client: Any, problem?: () => unknown, isCurrent = () => true): Line => ({
+  get isOpen() { return client.status !== "end" && isCurrent(); },
   get isReady() {
     if (client.status === "wait") client.connect().catch(nothing); // a lazy one
     return client.status === "ready";

@@ -2,7 +2,7 @@
 
 // Clients of node-redis 5 and 6: of one server, pools, clusters, and by Sentinels. Only what its documents name is used.
 
-import type {Base, Line, Listening, Subscriber} from "./connections.js";
+import {isReply, type Base, type Line, type Listening, type Subscriber} from "./connections.js";
 import {invalid} from "./errors.js";
 import {slotOf} from "./protocol.js";
 
@@ -26,7 +26,7 @@ export function nodeRedisBase(client: NodeRedis & Any): Base {
   if (client.nodeClient) return {topology: {...topology, name: "the cluster", isCluster: true}, repeatsAfterMs: Infinity, ...clusterBase(client)};
   if (client.getMasterNode) return {topology: {...topology, name: "the primary", hasFailover: true}, ...sentinelBase(client)};
   if (client.execute) return poolBase(client, topology);
-  return {topology, program: lineOf(client), repeatsAfterMs: Infinity, ...duplicatesOf(() => client)};
+  return {topology, repeatsAfterMs: Infinity, ...singleBase(client)};
 }
 
 const addressOf = ({options: {socket} = {} as Any}: Any): string => socket?.path ?? `${socket?.host ?? "localhost"}:${socket?.port ?? 6379}`;
@@ -62,8 +62,8 @@ async function listening(made: Any, {message}: Listening): Promise<Subscriber> {
   };
 }
 
-/** Duplicates of one client. They connect once and do not keep the process alive. */
-function duplicatesOf(client: () => Any): Pick<Base, "duplicate" | "subscriber"> {
+/** Duplicates of one client. They connect once and do not keep the process alive. `selected` gives its database, if that is known. */
+function duplicatesOf(client: () => Any, selected = async (): Promise<number | undefined> => undefined): Pick<Base, "duplicate" | "subscriber"> {
   const made = (): Any => {
     const one = client().duplicate({
       socket: {...client().options?.socket, reconnectStrategy: false, socketTimeout: undefined},
@@ -74,9 +74,28 @@ function duplicatesOf(client: () => Any): Pick<Base, "duplicate" | "subscriber">
     return one;
   };
   return {
-    duplicate: () => opened(made(), (one) => lineOf(one)),
+    duplicate: () => opened(made(), (one, connected) => {
+      const {database = 0} = client().options ?? {};
+      const ready = Promise.all([selected(), connected]).then(([wanted = database]) => wanted === database || one.select(wanted));
+      ready.catch(() => close(one));
+      return lineOf(one, async (words) => (await ready, one.sendCommand(words, PLAIN)));
+    }),
     subscriber: async (on) => listening(made().on("error", on.ended).on("end", on.ended).on("sharded-channel-moved", on.missed), on),
   };
+}
+
+/** One client. It may have selected another database than its options name, which only the server knows: the first call asks. */
+function singleBase(client: Any): Pick<Base, "program" | "duplicate" | "subscriber"> {
+  let asked: Promise<number | undefined> | undefined;
+  const selected = (): Promise<number | undefined> => asked ??= client.sendCommand(["CLIENT", "INFO"], PLAIN).then(
+    (info: unknown) => Number(/ db=(\d+)/.exec(String(info))![1]),
+    (error: Error) => {
+      if (isReply(error.message)) return; // for example, the user may not ask
+      asked = undefined;
+      throw error;
+    });
+  const program = lineOf(client, (words) => (selected().catch(nothing), client.sendCommand(words, PLAIN)));
+  return {program, ...duplicatesOf(() => client, selected)};
 }
 
 function poolBase(pool: Any, topology: Base["topology"]): Base {

@@ -51,7 +51,7 @@ export interface LocksOptions extends RequestOptions {
   readonly prefix?: string | undefined;
   /** How long a call goes on while no reply comes at all. The default is 3,000: then it rejects with `NoAnswerError`. */
   readonly retryForMs?: number | undefined;
-  /** How long a request that waits survives an outage after the server has replied to it once. The default is 60,000. */
+  /** How long a request that waits survives an outage after the server has replied to it once: 1,000 or more, by default 60,000. */
   readonly retryWaitForMs?: number | undefined;
   readonly hooks?: Hooks | undefined;
 }
@@ -88,12 +88,30 @@ const QUORUM = {...LOCKS, poll: ((n) => exponential(20, 250, n)) as Strategy, no
 export type Settings = Readonly<typeof QUORUM>;
 
 /** @internal */
-export const settingsOf = (options: QuorumOptions, isQuorum: boolean): Settings => merged(QUORUM, options, isQuorum ? QUORUM : LOCKS);
+export function settingsOf(options: QuorumOptions, isQuorum: boolean): Settings {
+  const settings = merged(QUORUM, options, isQuorum ? QUORUM : LOCKS);
+  return {...settings, retryWaitForMs: Math.max(settings.retryWaitForMs, 1_000)}; // a shorter outage is not noticed
+}
 
 /** The settings with the options of a request. @internal */
 export const requestSettings = (settings: Settings, options: RequestOptions): Settings => merged(settings, options, REQUEST);
 
-const merged = (settings: Settings, options: object, known: object): Settings => ({...settings, ...given(options, known)});
+/** The least value of each number but the ttl, and the type of what is none. */
+const VALID: Record<string, number | string> = {
+  waitMs: 0, limit: 1, maxHoldMs: 1, atLeastMs: 0, minReplicas: 0, replicaTimeoutMs: 1, retryForMs: 1, retryWaitForMs: 0, nodeTimeoutMs: 1,
+  prefix: "string", metadata: "string", token: "string", label: "string", renew: "boolean", failFast: "boolean", hooks: "object", poll: "function",
+};
+
+function merged(settings: Settings, options: object, known: object): Settings {
+  const some = given(options, known);
+  for (const [name, value] of Object.entries(some as Record<string, unknown>)) {
+    const valid = VALID[name];
+    const isNumber = typeof valid === "number";
+    if (valid === undefined || (isNumber ? typeof value === "number" && value >= valid : typeof value === valid)) continue;
+    throw invalid(`${name} must be ${isNumber ? `a number of ${valid} or more` : `of the type ${valid}`}, not ${String(value)}`);
+  }
+  return {...settings, ...some};
+}
 
 /** The options that are given: null means the same as undefined. @internal */
 export function given<T extends object>(options: T | null, known: object): Partial<T> {
@@ -104,19 +122,12 @@ export function given<T extends object>(options: T | null, known: object): Parti
   return Object.fromEntries(all) as Partial<T>;
 }
 
-/** The least value of each number but the ttl. */
-const LEAST = {waitMs: 0, limit: 1, maxHoldMs: 1, atLeastMs: 0, minReplicas: 0, replicaTimeoutMs: 1};
-
-/** What is wrong with a request, before anything is sent. @internal */
+/** What else is wrong with a request, before anything is sent. @internal */
 export function check(keys: readonly string[], mode: Mode, wanted: Settings, counted: (ttlMs: number) => number): void {
   const {ttlMs, limit, metadata, token, minReplicas} = wanted;
   if (keys.length < 1 || keys.length > 1024) throw invalid(`a request needs 1 to 1024 keys, not ${keys.length}`);
   if (keys.some((key) => typeof key !== "string" || key === "")) throw invalid("a key must be a text, and must not be empty");
   if (new Set(keys).size < keys.length) throw invalid("a key is named twice");
-  for (const [name, least] of Object.entries(LEAST)) {
-    const value = wanted[name as keyof typeof LEAST] ?? least;
-    if (typeof value !== "number" || !(value >= least)) throw invalid(`${name} must be a number of ${least} or more, not ${String(value)}`);
-  }
   if (!Number.isSafeInteger((limit ?? 1) + minReplicas)) throw invalid(`limit and minReplicas must be whole numbers, not ${limit} and ${minReplicas}`);
   if (limit !== undefined && mode !== "read") throw invalid("a limit is for reading only");
   if (Buffer.byteLength(metadata) > 1024) throw invalid(`the metadata must have at most 1024 bytes, not ${Buffer.byteLength(metadata)}`);

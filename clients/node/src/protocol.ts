@@ -4,7 +4,7 @@
 
 import {randomFillSync} from "node:crypto";
 import {
-  DeadlockError, ModuleNotLoadedError, NotHeldError, QueueFullError, RefusedError, SlockError, WrongModeError,
+  DeadlockError, ModuleNotLoadedError, NotHeldError, QueueFullError, RefusedError, SlockError, WrongModeError, isError, isProgramming,
 } from "./errors.js";
 import type {Mode, Settings} from "./options.js";
 import {ReplyError, type Call} from "./transport.js";
@@ -108,7 +108,7 @@ const PASSING = new Set([
 /** Whether a command may succeed if it is sent again: the server said so, or there was no reply. */
 export function passes(error: unknown): boolean {
   if (error instanceof ReplyError) return PASSING.has(codeOf(error)) || error.message.includes("max number of clients reached");
-  return error instanceof Error && ![SlockError, TypeError, ReferenceError, RangeError].some((kind) => error instanceof kind);
+  return isError(error) && !(error instanceof SlockError) && !isProgramming(error);
 }
 
 /** The errors that the server names by their code. */

@@ -1,2 +1,5 @@
 // The same as an ES module, whose default export is the class.
-export {ExecutionError, Lock, Redlock, Redlock as default, ResourceLockedError, type RedlockAbortSignal, type Settings} from "./redlock.js";
+export {
+  ExecutionError, Lock, Redlock, Redlock as default, ResourceLockedError, type ClientExecutionResult, type ExecutionResult,
+  type ExecutionStats, type RedlockAbortSignal, type Settings,
+} from "./redlock.js";

@@ -4,8 +4,8 @@
 
 import {EventEmitter} from "node:events";
 import {setTimeout as sleep} from "node:timers/promises";
-import {monotonic} from "./clock.js";
-import {LostError, TimedOutError, isWrongType} from "./errors.js";
+import {MOST_TIMER_MS, monotonic} from "./clock.js";
+import {LostError, NoAnswerError, TimedOutError, isProgramming, isWrongType} from "./errors.js";
 import type {Hold} from "./hold.js";
 import {Locks, Quorum, type Client} from "./index.js";
 
@@ -24,6 +24,17 @@ export interface Settings {
 
 export type RedlockAbortSignal = AbortSignal & {error?: Error};
 
+/** The types of results of redlock 5. Nothing here makes an `ExecutionStats`. */
+export type ClientExecutionResult = {client: Client; vote: "for"; value: number} | {client: Client; vote: "against"; error: Error};
+export interface ExecutionStats {
+  readonly membershipSize: number;
+  readonly quorumSize: number;
+  readonly votesFor: Set<Client>;
+  readonly votesAgainst: Map<Client, Error>;
+}
+/** `attempts` is always empty: the cause of an error says what the clients replied. */
+export interface ExecutionResult { attempts: readonly Promise<ExecutionStats>[] }
+
 type Routine<T> = (signal: RedlockAbortSignal) => Promise<T>;
 
 /** Others have one of the resources. */
@@ -32,14 +43,12 @@ export class ResourceLockedError extends Error { override readonly name = "Resou
 /** The operation did not succeed. The cause is the error of the library. */
 export class ExecutionError extends Error {
   override readonly name = "ExecutionError";
-  /** Always empty: the cause says what the clients replied. */
-  readonly attempts: readonly never[] = [];
+  readonly attempts: ExecutionResult["attempts"] = [];
 }
 
 /** What was locked. */
 export class Lock {
-  /** Always empty. */
-  readonly attempts: readonly never[] = [];
+  readonly attempts: ExecutionResult["attempts"] = [];
   /** Until when the lock is certain, in ms since 1970. */
   expiration: number;
 
@@ -50,7 +59,7 @@ export class Lock {
   /** @internal */
   get isOver(): boolean { return this.expiration === 0 || this.hold.remainingMs === 0; }
 
-  release(): Promise<{attempts: readonly never[]}> { return this.redlock.release(this); }
+  release(): Promise<ExecutionResult> { return this.redlock.release(this); }
 
   extend(duration: number): Promise<Lock> { return this.redlock.extend(this, duration); }
 }
@@ -82,7 +91,7 @@ export class Redlock extends EventEmitter {
     return this.#acquire(resources, duration, settings);
   }
 
-  async release(lock: Lock, _?: Partial<Settings>): Promise<{attempts: readonly never[]}> {
+  async release(lock: Lock, _?: Partial<Settings>): Promise<ExecutionResult> {
     lock.expiration = 0;
     await this.#told(lock.hold.release());
     return {attempts: []};
@@ -119,27 +128,32 @@ export class Redlock extends EventEmitter {
     return new Lock(this, resources, hold.token, hold);
   }
 
-  /** Acquires as often as the settings say. A key that a process with redlock itself holds is a plain one, and is waited for. */
+  /**
+   * Acquires as often as the settings say. A key that a process with redlock itself holds is a plain one, and is waited for; so is
+   * the end of an outage.
+   */
   async #repeat(resources: string[], ttlMs: number, {retryCount, retryDelay, retryJitter}: Settings, renew: boolean): Promise<Hold> {
     const most = retryCount < 0 ? Infinity : retryCount;
     const until = monotonic() + (most > 0 ? most * Math.max(1, retryDelay) : 0);
     const isQuorum = this.clients.size > 1;
     for (let attempts = 0; ; attempts++) {
+      const pause = Math.min(Math.max(0, retryDelay + Math.floor((Math.random() * 2 - 1) * retryJitter)), MOST_TIMER_MS);
       try {
         const waitMs = isQuorum ? 0 : Math.max(0, until - monotonic());
         return await this.#locks.write(resources, {ttlMs, waitMs, renew}).acquire();
       } catch (error) {
-        const isFinal = error instanceof TypeError || !(isQuorum || isWrongType(error));
-        if (isFinal || attempts >= most) throw error;
+        const isOutage = !isQuorum && error instanceof NoAnswerError;
+        if (isProgramming(error) || !(isQuorum || isOutage || isWrongType(error))) throw error;
+        if (isOutage ? monotonic() + pause >= until : attempts >= most) throw error;
       }
-      await sleep(Math.max(0, retryDelay + Math.floor((Math.random() * 2 - 1) * retryJitter)));
+      await sleep(pause);
     }
   }
 
   #told<T>(given: Promise<T>): Promise<T> { return given.catch((error: unknown) => { throw this.#failed(error); }); }
 
   #failed(cause: unknown): unknown {
-    if (cause instanceof TypeError) return cause;
+    if (isProgramming(cause)) return cause;
     const isLocked = cause instanceof TimedOutError || isWrongType(cause);
     this.emit("error", isLocked ? new ResourceLockedError((cause as Error).message, {cause}) : cause);
     return new ExecutionError("The operation was unable to achieve a quorum during its retry window.", {cause});

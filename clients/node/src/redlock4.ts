@@ -3,6 +3,7 @@
 // A class in the manner of redlock 4.2, over that of redlock 5. REDLOCK.md has the differences.
 
 import {EventEmitter} from "node:events";
+import {isProgramming} from "./errors.js";
 import type {Client} from "./index.js";
 import {Redlock as Redlock5, ResourceLockedError, type Lock as Lock5, type Settings} from "./redlock.js";
 
@@ -89,6 +90,7 @@ class Redlock extends EventEmitter {
 namespace Redlock {
   export type Lock = InstanceType<typeof Redlock.Lock>;
   export type LockError = InstanceType<typeof Redlock.LockError>;
+  export type CompatibleRedisClient = Client;
   export type Options = Partial<Omit<Settings, "automaticExtensionThreshold">>;
 }
 
@@ -99,7 +101,7 @@ const exceeded = (resource: string[], retryCount: number): [string, number] =>
 
 /** Throws the error of redlock 4 for one of redlock 5. */
 const failed = (text: string, attempts?: number) => (error: Error): never => {
-  if (error instanceof TypeError) throw error;
+  if (isProgramming(error)) throw error;
   throw new LockError(text, attempts, {cause: error.cause});
 };
 

@@ -2,6 +2,7 @@
 
 // How a call ends before its time: its signal is aborted, or its Locks is closed.
 
+import {MOST_TIMER_MS} from "./clock.js";
 import {ClosedError} from "./errors.js";
 
 /** What a wait rejects with when its call is stopped. `Stop.problem` says why. */
@@ -29,10 +30,10 @@ export class Stop {
     this.signal?.removeEventListener("abort", this.#abort);
   }
 
-  /** The promise, undefined after so many ms, or a rejection with `LEFT` as soon as the call is stopped. */
+  /** The promise, undefined after so many ms (without a limit if no timer can have so many), or a rejection with `LEFT` as soon as the call is stopped. */
   wait<T>(promise: Promise<T>, ms = Infinity): Promise<T | undefined> {
     return new Promise<T | undefined>((resolve, reject) => {
-      const timer = ms < Infinity ? setTimeout(resolve, Math.max(0, ms), undefined) : undefined;
+      const timer = ms <= MOST_TIMER_MS ? setTimeout(resolve, Math.max(0, ms), undefined) : undefined;
       const end = <V>(settle: (value: V) => void) => (value: V): void => {
         clearTimeout(timer);
         settle(value);

@@ -127,7 +127,7 @@ for (const kind of BASES) {
       seen.push(`${what} in ${context.getStore()}`);
       throw new Error("of the hook");
     };
-    const {locks} = await opened(t, {hooks: {waited: note("waited"), held: note("held")}});
+    const {locks} = await opened(t, {hooks: {waited: note("waited"), held: async () => note("held")()}});
     await context.run("a task", () => locks.write("a").run(() => {}));
     await until(() => seen.length === 4, "two hooks and two warnings");
     assert.deepEqual(seen.sort(), ["held in a task", "the hook held failed: of the hook", "the hook waited failed: of the hook", "waited in a task"]);
@@ -151,7 +151,7 @@ for (const kind of BASES) {
       return sendCommand.call(this, command, ...others);
     };
     await locks.write("a").run(() => {});
-    assert.deepEqual(seen, ["SLOCK.LOCK", "SLOCK.MUNLOCK"]);
+    assert.deepEqual(seen.filter((word) => word !== "CLIENT"), ["SLOCK.LOCK", "SLOCK.MUNLOCK"]); // node-redis asks for its database
   });
 
   test(`${kind}: a prefix of the client comes before that of Locks`, async (t) => {
@@ -163,6 +163,17 @@ for (const kind of BASES) {
     await assert.rejects(locks.write("a", {waitMs: 50}).acquire(), (error) =>
       error instanceof TimedOutError && error.message.startsWith("timed out after") && error.message.includes("(lock a), held by host="));
     await hold.release();
+  });
+
+  test(`${kind}: a database that the client has selected is also that of its duplicates`, async (t) => {
+    const {port} = await startServer(t);
+    const [one, other] = [await connected(t, kind, port), await connected(t, kind, port)];
+    for (const client of [one, other]) await client.select(3);
+    const [locks, others] = [one, other].map((client) => new Locks(client, quiet));
+    const hold = await locks.write("a").acquire();
+    await hold.extend(20_000);
+    void (other.blPop ?? other.blpop).call(other, "nothing", 1).catch(() => {}); // so LOCK goes over a duplicate
+    assert.equal(await others.write("a").tryAcquire(), undefined);
   });
 
   test(`${kind}: a minimum hold time that the server does not allow is refused before the lock is asked for`, async (t) => {
@@ -181,7 +192,7 @@ for (const kind of BASES) {
     const quorum = new Quorum([client], quiet);
     t.after(() => quorum.close());
     await assert.rejects(quorum.write("a", {atLeastMs: 20_001}).acquire(), {name: "QuorumMissedError", message: /: atLeastMs: ERR ttl must be/});
-    assert.deepEqual([...new Set(seen)], ["SLOCK.MEXTEND", "SLOCK.EXTEND", "SLOCK.MUNLOCK"]); // the quorum ends what it asked for
+    assert.deepEqual([...new Set(seen)].filter((word) => word !== "CLIENT"), ["SLOCK.MEXTEND", "SLOCK.EXTEND", "SLOCK.MUNLOCK"]); // the quorum ends what it asked for
     seen.length = 0;
     await server.call("SLOCK.LOCK", "a", "other", 300);
     const hold = await locks.write("a", {atLeastMs: 20_000}).acquire();
@@ -225,6 +236,15 @@ test("ioredis: a login that is refused before the first reply is the error of th
     for (let calls = 0; calls < 2; calls++) await assert.rejects(locks.write("a").acquire(), {message: /^WRONGPASS /});
     await locks.close();
   }
+});
+
+test("ioredis: numbers that come as texts are numbers", async (t) => {
+  const {port} = await startServer(t);
+  const locks = new Locks(await connected(t, "ioredis", port, {stringNumbers: true}), quiet);
+  const hold = await locks.write("a", {token: "1", metadata: "2"}).acquire();
+  const {readers, waiters, fence, holders: [{heldMs, token, metadata}]} = await locks.info("a");
+  assert.deepEqual([readers, waiters, fence, typeof heldMs, token, metadata], [0, 0, hold.fence, "number", "1", "2"]);
+  await hold.release();
 });
 
 test("the wall clock may be set while a lock is held, and a sleep of the machine counts", async (t) => {
@@ -286,6 +306,27 @@ test("a program's own test can have a lock busy, lost and out of reach", async (
   await assert.rejects(locks.write("a").acquire(), {name: "NoAnswerError", message: /^no reply from the server within \d+ms \(lock a\): no network$/});
 });
 
+test("an error of another realm, as those of Node are under Jest, passes or not by its name", async () => {
+  const memory = new MemoryServer();
+  const locks = new Locks(memory, {retryForMs: 50, ...quiet});
+  memory.fail(runInNewContext("Object.assign(new Error('no network'), {errno: -111})"));
+  await assert.rejects(locks.write("a").acquire(), {name: "NoAnswerError", message: /: no network: connection refused$/});
+  memory.fail(runInNewContext("new TypeError('of the program')"));
+  await assert.rejects(locks.write("a").acquire(), {name: "TypeError"});
+});
+
+test("an outage of any length with retryForMs without end is waited for in peace", async (t) => {
+  const {port} = await startServer(t);
+  const warned = t.mock.method(process, "emitWarning", () => {});
+  const client = await connected(t, "ioredis", port);
+  const locks = new Locks(client, {retryForMs: Infinity, ...quiet});
+  void client.blpop("nothing", 0.3);
+  await (await locks.write("a", {ttlMs: 1e7}).acquire()).release();
+  const quorum = new Quorum([new MemoryServer()], {ttlMs: 1e11, nodeTimeoutMs: 1e10, ...quiet});
+  await quorum.write("a").acquire().catch(() => {});
+  assert.deepEqual(warned.mock.calls.map(({arguments: [text]}) => String(text)), []);
+});
+
 test("an option that is null is not given", async () => {
   const locks = new Locks(new MemoryServer(), {prefix: null, hooks: null});
   for (const name of ["ttlMs", "waitMs", "metadata", "renew", "maxHoldMs", "atLeastMs", "token", "minReplicas", "label", "limit"]) {
@@ -307,6 +348,10 @@ test("a wrong argument is a TypeError that says what is meant, before anything i
   }
   for (const maxHoldMs of [0, -1]) {
     assert.throws(() => locks.write("a", {maxHoldMs}), {name: "TypeError", message: `maxHoldMs must be a number of 1 or more, not ${maxHoldMs}`});
+  }
+  const wrong = {retryForMs: ["x", -1, NaN], retryWaitForMs: ["x", 0], nodeTimeoutMs: [0], limit: ["1"], prefix: [5], hooks: [5], token: [5], metadata: [5], label: [7], renew: ["no"], poll: [5], failFast: [1]};
+  for (const [name, values] of Object.entries(wrong)) {
+    for (const value of values) assert.throws(() => new Quorum([memory], {[name]: value}), {name: "TypeError", message: new RegExp(`^${name} must be .*, not ${value}$`)});
   }
   assert.throws(() => locks.write("from", "to"), {name: "TypeError", message: "several keys are given as an array"});
   assert.throws(() => locks.write(5), {name: "TypeError", message: "the keys must be a text or an array of texts, not 5"});
@@ -345,6 +390,9 @@ test("the errors are the same classes in both module systems", () => {
 });
 
 test("a wrong client is named", () => {
+  class Client4 { sendCommand() {} } // node-redis 4 has no destroy, ioredis 4 no ssubscribe
+  class Redis4 { call() {} sendCommand() {} }
+  for (const Kind of [Client4, Redis4]) assert.throws(() => new Locks(new Kind()), {name: "TypeError", message: new RegExp(`, not ${Kind.name}$`)});
   assert.throws(() => new Locks(new Map()), /the client must be one of node-redis 5 or 6, ioredis 5 or 6, or iovalkey, not Map/);
   assert.throws(() => new Locks(undefined), {name: "TypeError", message: /not undefined/});
 });

@@ -5,6 +5,7 @@ import {createRequire} from "node:module";
 import {test} from "node:test";
 import {setTimeout as sleep} from "node:timers/promises";
 import {LostError} from "slock-client";
+import {MemoryServer} from "slock-client/testing";
 import {ExecutionError, Redlock as Redlock5, ResourceLockedError} from "slock-client/redlock";
 import {BASES, connected, startServer, until} from "./server.mjs";
 
@@ -22,6 +23,25 @@ async function opened(t, Redlock, kind, count, settings = {}, ofClient = {}) {
   const pttl = async (key, server = servers[0]) => Number(await server.call("SLOCK.PTTL", key, (await server.holder(key)) ?? ""));
   return {redlock, servers, clients, errors, pttl};
 }
+
+test("redlock 5 and 4: an outage of one server is waited for until the time for attempts is over", async () => {
+  const waits = [Redlock5, Redlock4].map(async (Redlock) => {
+    const memory = new MemoryServer();
+    const tokens = new Set();
+    const {call} = memory;
+    memory.call = (wanted) => {
+      tokens.add(wanted.command.at(wanted.command[0] === "SLOCK.LOCK" ? 2 : 3));
+      return tokens.size > 1 ? call.call(memory, wanted) : Promise.reject(new Error("no network")); // until it tries again
+    };
+    const lock = await new Redlock([memory], {retryCount: -1}).acquire(["a"], LONG_MS);
+    assert.deepEqual(memory.holders("a"), [lock.value]);
+    memory.call = () => Promise.reject(new Error("no network"));
+    const began = performance.now();
+    await assert.rejects(new Redlock([memory], {...FEW, retryCount: 80}).acquire(["b"], LONG_MS), (error) => error.cause.name === "NoAnswerError");
+    assert.ok(Math.abs(performance.now() - began - 4_000) < 500);
+  });
+  await Promise.all(waits);
+});
 
 for (const kind of BASES) {
   const test5 = (name, work) => test(`redlock 5, ${kind}: ${name}`, work);

@@ -6,7 +6,7 @@ import {
   LostError, Locks, NoAnswerError, Quorum, ReplyError, TimedOutError,
   type Call, type Client, type Hold, type Hooks, type Reply, type Request, type Transport,
 } from "slock-client";
-import {Redlock, type Lock} from "slock-client/redlock";
+import {Redlock, type ClientExecutionResult, type ExecutionResult, type ExecutionStats, type Lock} from "slock-client/redlock";
 import Redlock4 = require("slock-client/redlock4");
 import {MemoryServer} from "slock-client/testing";
 
@@ -38,7 +38,14 @@ export async function compiles(): Promise<number> {
   }
   const lock: Lock = await new Redlock([client], {retryCount: -1}).acquire(["a"], 5_000);
   const result: string = await new Redlock(clients).using(["a"], 5_000, {retryCount: 1}, async (signal) => String(signal.error));
-  const lock4: Redlock4.Lock = await new Redlock4([new Redis()], {retryCount: 3}).lock("a", 5_000);
+  const released: ExecutionResult = await lock.release();
+  for (const attempt of released.attempts) {
+    const stats: ExecutionStats = await attempt;
+    for (const [of, error] of stats.votesAgainst) console.log(stats.votesFor.has(of), error.message, stats.quorumSize);
+  }
+  const voted: ClientExecutionResult = {client, vote: "for", value: 1};
+  const compatible: Redlock4.CompatibleRedisClient[] = [voted.client, new Redis()];
+  const lock4: Redlock4.Lock = await new Redlock4(compatible, {retryCount: 3}).lock("a", 5_000);
   await lock4.extend(100).catch((error: Redlock4.LockError) => error.attempts);
   return (hold?.fence ?? 0) + sum + lock.expiration + result.length;
 }
