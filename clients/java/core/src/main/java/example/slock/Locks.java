@@ -7,6 +7,7 @@ import static example.slock.Protocol.unwrap;
 import example.slock.Transport.Call;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
@@ -29,7 +30,8 @@ public final class Locks implements AutoCloseable {
   volatile boolean isClosed;
   private final Set<Acquisition> running = ConcurrentHashMap.newKeySet();
   final Set<Kept> holds = ConcurrentHashMap.newKeySet();
-  private final ConcurrentHashMap<LockView.Owner, LockView.Held> owners = new ConcurrentHashMap<>();
+  /** What a thread has locked by views, by keys. */
+  final ThreadLocal<Map<List<String>, LockView.Held>> owned = ThreadLocal.withInitial(ConcurrentHashMap::new);
 
   /** On the server or cluster of a transport. It sends nothing. */
   public Locks(Transport transport, Options options) {
@@ -64,13 +66,13 @@ public final class Locks implements AutoCloseable {
 
   /** The lock of a key, or of all keys at once, as {@link java.util.concurrent.locks.Lock}: its owner is a thread. */
   public LockView lock(String... keys) {
-    return new LockView(this, List.of(keys), Mode.WRITE, owners);
+    return new LockView(this, List.of(keys), Mode.WRITE);
   }
 
   /** The lock of a key as {@link java.util.concurrent.locks.ReadWriteLock}: its owners are threads. */
   public ReadWriteLockView readWriteLock(String key) {
-    return new ReadWriteLockView(new LockView(this, List.of(key), Mode.READ, owners),
-        new LockView(this, List.of(key), Mode.WRITE, owners));
+    return new ReadWriteLockView(new LockView(this, List.of(key), Mode.READ),
+        new LockView(this, List.of(key), Mode.WRITE));
   }
 
   /**

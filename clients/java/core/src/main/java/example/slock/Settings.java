@@ -9,7 +9,6 @@ import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ForkJoinPool;
-import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
 
 /** All options with their defaults, and the checks before anything is sent. Times are in ns. Nobody changes one in use. */
@@ -30,8 +29,8 @@ final class Settings implements Cloneable {
   int minReplicas;
   long replicaTimeout = Clock.SECOND;
   String label;
-  /** Whether there is still an owner: a hold without one ends. */
-  BooleanSupplier isOwned = () -> true;
+  /** The owner of a lock by a view, which is not renewed after the end of the thread. */
+  Thread thread;
 
   // of locks
   String prefix = "";

@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import example.slock.Hold;
 import example.slock.Info;
+import example.slock.LockView;
 import example.slock.Locks;
 import example.slock.Options;
 import example.slock.Request;
@@ -124,6 +125,25 @@ class PromisesTest {
       assertTrue(isHeld.get());
       thread.join();
       until("the lock to end", () -> memory.holders("a").isEmpty());
+    }
+  }
+
+  /** Else a lock and its unlock inside that work would take and release another lock, and the work go on without one. */
+  @Test
+  void aThreadIsToldThatItsLockIsLostBeforeItLocksAgain() throws Exception {
+    try (Locks brief = new Locks(memory, new Options().ttl(Duration.ofMillis(600)))) {
+      LockView lock = brief.lock("a");
+      lock.lock();
+      memory.lose("a");
+      until("the loss", () -> !lock.isHeldByCurrentThread());
+      for (Executable call : List.<Executable>of(lock::tryLock, lock::unlock)) {
+        assertSame(SlockException.Lost.class, assertThrows(IllegalMonitorStateException.class, call).getCause().getClass());
+      }
+      lock.lock(100, TimeUnit.MILLISECONDS);
+      until("the end of the lease", () -> !lock.isHeldByCurrentThread());
+      assertTrue(lock.tryLock());
+      lock.unlock();
+      assertThrows(IllegalMonitorStateException.class, lock::unlock);
     }
   }
 
