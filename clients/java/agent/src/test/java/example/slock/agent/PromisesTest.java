@@ -20,12 +20,14 @@ import example.slock.lettuce.LettuceLocks;
 import example.slock.testing.MemoryServer;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisURI;
+import io.lettuce.core.cluster.RedisClusterClient;
 import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.ObjectInputStream;
 import java.io.ObjectOutputStream;
 import java.lang.reflect.Proxy;
+import java.nio.charset.Charset;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
@@ -414,6 +416,26 @@ class PromisesTest {
       until("both to wait by another channel",
           () -> own.info("a").queue().stream().filter(waiter -> !waiter.channel().equals(channel)).count() == 2);
       assertTrue(System.nanoTime() - began < 3_500_000_000L); // a request that waits is sent again after 4 s anyway
+    }
+  }
+
+  /** The tests run with US-ASCII as the default charset. */
+  @Test
+  void aKeyIsInUtf8WhateverTheDefaultCharset() throws Exception {
+    assertEquals("US-ASCII", Charset.defaultCharset().name());
+    try (TestServer server = new TestServer("--cluster-enabled", "yes")) {
+      server.plain.call(0, "CLUSTER", "ADDSLOTSRANGE", "0", "16383");
+      server.until("the cluster", () -> server.plain.call(0, "CLUSTER", "INFO").toString().contains("state:ok"));
+      RedisClusterClient lettuce = RedisClusterClient.create(RedisURI.create("127.0.0.1", server.port));
+      try (Locks over = LettuceLocks.of(lettuce, new Options().retryFor(Duration.ofSeconds(30)))) {
+        Hold hold = over.write("b\u00fcro").acquire();
+        CompletableFuture<Hold> next = over.write("b\u00fcro").acquireAsync();
+        server.until("it to wait", () -> next.isDone() || over.info("b\u00fcro").waiters() == 1);
+        hold.release();
+        next.get(30, TimeUnit.SECONDS).release();
+      } finally {
+        lettuce.shutdown();
+      }
     }
   }
 
