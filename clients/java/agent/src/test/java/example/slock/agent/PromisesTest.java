@@ -21,6 +21,8 @@ import example.slock.testing.MemoryServer;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.cluster.RedisClusterClient;
+import io.lettuce.core.metrics.CommandLatencyRecorder;
+import io.lettuce.core.resource.ClientResources;
 import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
@@ -30,9 +32,11 @@ import java.lang.reflect.Proxy;
 import java.nio.charset.Charset;
 import java.time.Duration;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
@@ -249,18 +253,24 @@ class PromisesTest {
     assertEquals(SlockException.NoAnswer.class, wrapped.getCause().getClass());
   }
 
+  /** And spans and metrics of Lettuce have the names of the commands. */
   @Test
   void closeEndsAllThatWasMadeOfTheProgramsClient() throws Exception {
-    RedisClient client = RedisClient.create();
+    Set<String> names = ConcurrentHashMap.newKeySet();
+    CommandLatencyRecorder recorder = (local, remote, name, first, completion) -> names.add(name.toString());
+    ClientResources resources = ClientResources.builder().commandLatencyRecorder(recorder).build();
+    RedisClient client = RedisClient.create(resources);
     try (TestServer server = new TestServer()) {
       long before = server.connections("normal");
       try (Locks over = LettuceLocks.of(client, RedisURI.create("127.0.0.1", server.port))) {
         over.write("a").acquire().release();
       }
       server.until("the connections to end", () -> server.connections("normal") == before);
+      assertTrue(names.contains("SLOCK.LOCK"), names::toString);
       assertFalse(client.connect(RedisURI.create("127.0.0.1", server.port)).sync().ping().isEmpty());
     } finally {
       client.shutdown();
+      resources.shutdown();
     }
   }
 

@@ -64,6 +64,12 @@ final class LettuceTransport implements Transport {
     public byte[] getBytes() {
       return name.getBytes(StandardCharsets.US_ASCII);
     }
+
+    /** What spans and metrics are named by. */
+    @Override
+    public String toString() {
+      return name;
+    }
   }
 
   /** One connection, which is opened when it is used, and again after it was lost. */
