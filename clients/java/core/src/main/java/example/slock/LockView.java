@@ -196,7 +196,7 @@ public final class LockView implements Lock {
     throw new UnsupportedOperationException();
   }
 
-  /** Whether anybody holds the lock (of several keys: of the first one) in this mode; asks the server. */
+  /** Whether anybody holds the lock (of several keys: of the first one by name) in this mode; asks the server. */
   public boolean isLocked() {
     return locks.info(keys.get(0)).mode() == mode || isHeldByCurrentThread();
   }

@@ -16,6 +16,7 @@ import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 import java.util.function.LongFunction;
+import java.util.stream.Stream;
 
 /**
  * What a program asks for locks. Make one for the program, from the client of a Redis client library that the program has:
@@ -64,9 +65,12 @@ public final class Locks implements AutoCloseable {
     return new Request(this, List.of(keys), Mode.READ, settings);
   }
 
-  /** The lock of a key, or of all keys at once, as {@link java.util.concurrent.locks.Lock}: its owner is a thread. */
+  /**
+   * The lock of a key, or of all keys at once, as {@link java.util.concurrent.locks.Lock}: its owner is a thread. The order of
+   * the keys does not matter.
+   */
   public LockView lock(String... keys) {
-    return new LockView(this, List.of(keys), Mode.WRITE);
+    return new LockView(this, Stream.of(keys).sorted().toList(), Mode.WRITE);
   }
 
   /** The lock of a key as {@link java.util.concurrent.locks.ReadWriteLock}: its owners are threads. */

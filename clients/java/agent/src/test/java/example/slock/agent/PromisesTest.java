@@ -154,6 +154,12 @@ class PromisesTest {
   }
 
   @Test
+  void theKeysOfAViewHaveNoOrder() {
+    locks.lock("a", "b").lock();
+    assertTrue(locks.lock("b", "a").isHeldByCurrentThread());
+  }
+
+  @Test
   void aHoldThatNobodyRefersToIsReleased() throws Exception {
     locks.write("a").acquire();
     until("the lock to end", () -> {
