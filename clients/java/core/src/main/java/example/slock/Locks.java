@@ -11,8 +11,6 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ForkJoinPool;
-import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 import java.util.function.LongFunction;
@@ -156,12 +154,12 @@ public final class Locks implements AutoCloseable {
     }
   }
 
-  /** On the executor of the options, or on another one if that takes nothing. */
+  /** On the executor of the options, or on the default one if that fails. */
   void execute(Runnable task) {
     try {
       settings.executor.execute(task);
-    } catch (RejectedExecutionException e) {
-      ForkJoinPool.commonPool().execute(task);
+    } catch (RuntimeException | Error e) {
+      Settings.POOL.execute(task);
     }
   }
 

@@ -7,14 +7,16 @@ import java.net.UnknownHostException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
-import java.util.concurrent.ForkJoinPool;
 import java.util.function.Consumer;
 
 /** All options with their defaults, and the checks before anything is sent. Times are in ns. Nobody changes one in use. */
 final class Settings implements Cloneable {
   /** The shortest ttl: a hold counts as valid for a little more than 1 ms less. */
   static final long LEAST_TTL = 2 * Clock.MS;
+  /** That of the JDK's futures: the common pool, or a thread for each task if the common pool has one thread or none. */
+  static final Executor POOL = new CompletableFuture<>().defaultExecutor();
   private static final String HOST = host();
 
   // of a request
@@ -37,7 +39,7 @@ final class Settings implements Cloneable {
   long retryFor = 3 * Clock.SECOND;
   long retryWaitFor = 60 * Clock.SECOND;
   Hooks hooks = new Hooks() {};
-  Executor executor = ForkJoinPool.commonPool();
+  Executor executor = POOL;
 
   // of a quorum
   Polling polling = Polling.exponential(Duration.ofMillis(20), Duration.ofMillis(250));

@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import example.slock.Hold;
+import example.slock.Hooks;
 import example.slock.Info;
 import example.slock.LockView;
 import example.slock.Locks;
@@ -157,6 +158,29 @@ class PromisesTest {
   void theKeysOfAViewHaveNoOrder() {
     locks.lock("a", "b").lock();
     assertTrue(locks.lock("b", "a").isHeldByCurrentThread());
+  }
+
+  /** Whatever a hook, a callback or an executor throws, also an error of linkage. */
+  @Test
+  void whatFailsInTheProgramChangesNothing() throws Exception {
+    Error error = new NoClassDefFoundError("io/micrometer/Timer");
+    Hooks hooks = (Hooks) Proxy.newProxyInstance(getClass().getClassLoader(), new Class<?>[] {Hooks.class},
+        (proxy, method, arguments) -> {
+          throw error;
+        });
+    Options options = new Options().ttl(Duration.ofSeconds(1)).hooks(hooks).executor(task -> {
+      throw error;
+    });
+    try (Locks own = new Locks(memory, options)) {
+      assertThrows(SlockException.Lost.class, () -> own.write("a").execute(hold -> {
+        hold.onLost(loss -> {
+          throw error;
+        });
+        memory.lose("a");
+        Thread.sleep(60_000);
+      }));
+      own.write("a").acquireAsync().get(30, TimeUnit.SECONDS).release();
+    }
   }
 
   @Test
