@@ -85,7 +85,7 @@ public final class Hold implements AutoCloseable {
     Locks locks = kept.locks;
     kept.onEnd(problem -> {
       if (problem instanceof SlockException.Lost loss) {
-        locks.execute(() -> told.accept(loss));
+        locks.execute(() -> Reporter.run(() -> told.accept(loss)));
       }
     });
   }

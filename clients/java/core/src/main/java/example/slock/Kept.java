@@ -182,7 +182,7 @@ final class Kept {
     setTimer();
     if (check() != null || !isDue) {
       return;
-    } else if (!settings.isOwned.getAsBoolean()) {
+    } else if (settings.thread != null && !settings.thread.isAlive()) {
       abandon();
       return;
     } else if (now >= warnAt) {

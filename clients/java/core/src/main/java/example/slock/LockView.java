@@ -4,7 +4,7 @@ package example.slock;
 
 import java.time.Duration;
 import java.util.List;
-import java.util.concurrent.ConcurrentHashMap;
+import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
@@ -14,34 +14,44 @@ import java.util.concurrent.locks.Lock;
  * may lock several times; as many unlocks release. A lock with a lease time above 0 is not renewed, nor is one whose thread
  * has ended. Two views of the same keys by one {@link Locks} are one. In place of {@code lockAsync}, which has no thread to own
  * the lock, there is {@link Request#acquireAsync}.
+ *
+ * <p>If a renewed lock is lost, the next attempt of its thread to lock it throws {@link IllegalMonitorStateException}, whose
+ * cause is the {@link SlockException.Lost}: work that was begun under the lock must not take a second one unawares. Later
+ * attempts succeed. A lock whose lease time has passed can be locked again at once.
  */
 public final class LockView implements Lock {
-  record Owner(List<String> keys, Thread thread) {}
+  /** What a thread holds, or has lost and not unlocked. Only this thread changes it. */
+  static final class Held {
+    private final Hold hold;
+    /** How often it is locked by mode: the thread may read while it writes. */
+    private final int[] counts = new int[Mode.values().length];
+    /** The thread expects the end of the hold: the program has set its time, or locking has failed because of a loss. */
+    private boolean isEndExpected;
 
-  /** What a thread holds, and how often by mode: it may read while it writes. Only this thread changes it. */
-  record Held(Hold hold, int[] counts) {}
+    private Held(Hold hold) {
+      this.hold = hold;
+      isEndExpected = !hold.kept.settings.isRenewed;
+    }
+  }
 
   private final Locks locks;
   private final List<String> keys;
   private final Mode mode;
-  /** What threads hold by all views of one {@link Locks}. */
-  private final ConcurrentHashMap<Owner, Held> owners;
 
-  LockView(Locks locks, List<String> keys, Mode mode, ConcurrentHashMap<Owner, Held> owners) {
+  LockView(Locks locks, List<String> keys, Mode mode) {
     this.locks = locks;
     this.keys = keys;
     this.mode = mode;
-    this.owners = owners;
-  }
-
-  private Owner owner() {
-    return new Owner(keys, Thread.currentThread());
   }
 
   /** What this thread holds, or null. What was lost is held no more. */
   private Held held() {
-    Held held = owners.get(owner());
+    Held held = locks.owned.get().get(keys);
     return held != null && held.hold.kept.check() == null ? held : null;
+  }
+
+  private static IllegalMonitorStateException ended(SlockException problem) {
+    return (IllegalMonitorStateException) new IllegalMonitorStateException(problem.getMessage()).initCause(problem);
   }
 
   private static int count(Held held, Mode mode) {
@@ -58,17 +68,24 @@ public final class LockView implements Lock {
    * wait for itself.
    */
   private <E extends Exception> boolean lock(Duration lease, boolean isTry, Way<E> way) throws E {
-    Held held = held();
-    if (held == null) {
-      Owner owner = owner();
-      Request request = new Request(locks, keys, mode, locks.settings.with(s -> s.isOwned = owner.thread::isAlive));
+    Map<List<String>, Held> mine = locks.owned.get();
+    Held held = mine.get(keys);
+    SlockException problem = held == null ? null : held.hold.kept.check();
+    if (problem != null && !held.isEndExpected) {
+      held.isEndExpected = true;
+      throw ended(problem);
+    } else if (held == null || problem != null) {
+      Thread thread = Thread.currentThread();
+      Request request = new Request(locks, keys, mode, locks.settings.with(s -> s.thread = thread));
       Hold hold = way.use(lease == null ? request : request.ttl(lease).renew(false));
       if (hold == null) {
         return false;
       }
-      Held made = held = new Held(hold, new int[Mode.values().length]);
-      owners.put(owner, made);
-      hold.kept.onEnd(problem -> owners.remove(owner, made));
+      Held made = held = new Held(hold);
+      mine.put(keys, made);
+      if (made.isEndExpected) {
+        hold.kept.onEnd(over -> mine.remove(keys, made));
+      }
     } else if (mode == Mode.WRITE && count(held, Mode.WRITE) == 0) {
       if (isTry) {
         return false;
@@ -151,20 +168,25 @@ public final class LockView implements Lock {
    */
   @Override
   public void unlock() {
-    Held held = owners.get(owner());
+    Map<List<String>, Held> mine = locks.owned.get();
+    Held held = mine.get(keys);
     if (count(held, mode) == 0) {
       throw new IllegalMonitorStateException("this thread does not hold " + getName());
     }
+    held.counts[mode.ordinal()]--;
+    boolean isLast = count(held, Mode.READ) + count(held, Mode.WRITE) == 0;
+    if (isLast) {
+      mine.remove(keys);
+    }
     try {
       held.hold.check();
-      held.counts[mode.ordinal()]--;
-      if (count(held, Mode.READ) + count(held, Mode.WRITE) == 0) {
+      if (isLast) {
         held.hold.close();
       } else if (count(held, Mode.WRITE) == 0 && held.hold.mode() == Mode.WRITE) {
         held.hold.downgrade();
       }
     } catch (SlockException.Lost | SlockException.NotHeld e) {
-      throw (IllegalMonitorStateException) new IllegalMonitorStateException(e.getMessage()).initCause(e);
+      throw ended(e);
     }
   }
 
@@ -174,7 +196,7 @@ public final class LockView implements Lock {
     throw new UnsupportedOperationException();
   }
 
-  /** Whether anybody holds the lock (of several keys: of the first one) in this mode; asks the server. */
+  /** Whether anybody holds the lock (of several keys: of the first one by name) in this mode; asks the server. */
   public boolean isLocked() {
     return locks.info(keys.get(0)).mode() == mode || isHeldByCurrentThread();
   }
@@ -201,11 +223,9 @@ public final class LockView implements Lock {
     if (info.mode() != mode) {
       return false;
     }
-    owners.forEach((owner, held) -> {
-      if (owner.keys.equals(keys)) {
-        held.hold.kept.finish(); // here, too, nobody holds it any more
-      }
-    });
+    locks.owned.get().remove(keys);
+    locks.holds.stream().filter(kept -> kept.settings.thread != null && kept.owner.names().equals(keys))
+        .forEach(Kept::finish); // here, too, nobody holds it any more
     info.holders().forEach(holder -> locks.release(keys, holder.token()));
     return true;
   }

@@ -7,14 +7,14 @@ import static example.slock.Protocol.unwrap;
 import example.slock.Transport.Call;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ForkJoinPool;
-import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 import java.util.function.LongFunction;
+import java.util.stream.Stream;
 
 /**
  * What a program asks for locks. Make one for the program, from the client of a Redis client library that the program has:
@@ -29,7 +29,8 @@ public final class Locks implements AutoCloseable {
   volatile boolean isClosed;
   private final Set<Acquisition> running = ConcurrentHashMap.newKeySet();
   final Set<Kept> holds = ConcurrentHashMap.newKeySet();
-  private final ConcurrentHashMap<LockView.Owner, LockView.Held> owners = new ConcurrentHashMap<>();
+  /** What a thread has locked by views, by keys. */
+  final ThreadLocal<Map<List<String>, LockView.Held>> owned = ThreadLocal.withInitial(ConcurrentHashMap::new);
 
   /** On the server or cluster of a transport. It sends nothing. */
   public Locks(Transport transport, Options options) {
@@ -62,15 +63,18 @@ public final class Locks implements AutoCloseable {
     return new Request(this, List.of(keys), Mode.READ, settings);
   }
 
-  /** The lock of a key, or of all keys at once, as {@link java.util.concurrent.locks.Lock}: its owner is a thread. */
+  /**
+   * The lock of a key, or of all keys at once, as {@link java.util.concurrent.locks.Lock}: its owner is a thread. The order of
+   * the keys does not matter.
+   */
   public LockView lock(String... keys) {
-    return new LockView(this, List.of(keys), Mode.WRITE, owners);
+    return new LockView(this, Stream.of(keys).sorted().toList(), Mode.WRITE);
   }
 
   /** The lock of a key as {@link java.util.concurrent.locks.ReadWriteLock}: its owners are threads. */
   public ReadWriteLockView readWriteLock(String key) {
-    return new ReadWriteLockView(new LockView(this, List.of(key), Mode.READ, owners),
-        new LockView(this, List.of(key), Mode.WRITE, owners));
+    return new ReadWriteLockView(new LockView(this, List.of(key), Mode.READ),
+        new LockView(this, List.of(key), Mode.WRITE));
   }
 
   /**
@@ -155,12 +159,12 @@ public final class Locks implements AutoCloseable {
     }
   }
 
-  /** On the executor of the options, or on another one if that takes nothing. */
+  /** On the executor of the options, or on the default one if that fails. */
   void execute(Runnable task) {
     try {
       settings.executor.execute(task);
-    } catch (RejectedExecutionException e) {
-      ForkJoinPool.commonPool().execute(task);
+    } catch (RuntimeException | Error e) {
+      Settings.POOL.execute(task);
     }
   }
 

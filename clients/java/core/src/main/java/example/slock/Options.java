@@ -48,8 +48,9 @@ public final class Options extends RequestOptions<Options> {
   }
 
   /**
-   * Where all futures are completed, and where {@link Hold#onLost} calls. The default is the common pool. Give another one if
-   * your tasks block the common pool for long.
+   * Where all futures are completed, and where {@link Hold#onLost} calls. The default is that of {@link
+   * java.util.concurrent.CompletableFuture}: the common pool, if it has more than one thread. Give another one if your tasks
+   * block the common pool for long.
    */
   public Options executor(Executor executor) {
     return with(s -> s.executor = Objects.requireNonNull(executor));

@@ -54,7 +54,7 @@ final class Reporter {
   }
 
   void polls(String reason) {
-    LOG.log(Level.WARNING, "slock: waits poll, and are not served in order: " + reason);
+    log(Level.WARNING, "waits poll, and are not served in order: " + reason, null);
   }
 
   /** Notes whether the server replied, and logs when that changes. */
@@ -62,25 +62,33 @@ final class Reporter {
     long since = failingSince.get();
     if (error == null) {
       if (since != Clock.NEVER && failingSince.getAndSet(Clock.NEVER) != Clock.NEVER && isUnreached.getAndSet(false)) {
-        LOG.log(Level.INFO, "slock: the server replies again");
+        log(Level.INFO, "the server replies again", null);
       }
     } else if (since == Clock.NEVER) {
       failingSince.compareAndSet(since, Clock.now());
     } else if (Clock.now() - since > LOG_OUTAGE_AFTER && isUnreached.compareAndSet(false, true)) {
-      LOG.log(Level.WARNING, "slock: no reply from the server: " + error.getMessage());
+      log(Level.WARNING, "no reply from the server: " + error.getMessage(), null);
     }
   }
 
   private static void log(Level level, String text, List<String> keys, String label, Throwable error) {
-    LOG.log(level, () -> "slock: " + text + " (lock " + String.join(", ", keys) + ", label " + label + ")"
-        + (error == null ? "" : ": " + error.getMessage()));
+    log(level, text + " (lock " + String.join(", ", keys) + ", label " + label + ")"
+        + (error == null ? "" : ": " + error.getMessage()), null);
   }
 
-  private static void run(Runnable hook) {
+  private static void log(Level level, String text, Throwable error) {
+    try {
+      LOG.log(level, "slock: " + text, error);
+    } catch (RuntimeException | Error e) { // of the program's logging library: it changes nothing for the lock
+    }
+  }
+
+  /** Calls the program. Whatever it throws, also a checked exception of another language, changes nothing for the lock. */
+  static void run(Runnable hook) {
     try {
       hook.run();
-    } catch (RuntimeException e) {
-      LOG.log(Level.WARNING, "slock: a hook failed", e);
+    } catch (Throwable e) {
+      log(Level.WARNING, "a hook or a callback of onLost failed", e);
     }
   }
 }

@@ -8,15 +8,16 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.List;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
-import java.util.concurrent.ForkJoinPool;
-import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
 
 /** All options with their defaults, and the checks before anything is sent. Times are in ns. Nobody changes one in use. */
 final class Settings implements Cloneable {
   /** The shortest ttl: a hold counts as valid for a little more than 1 ms less. */
   static final long LEAST_TTL = 2 * Clock.MS;
+  /** That of the JDK's futures: the common pool, or a thread for each task if the common pool has one thread or none. */
+  static final Executor POOL = new CompletableFuture<>().defaultExecutor();
   private static final String HOST = host();
 
   // of a request
@@ -31,15 +32,15 @@ final class Settings implements Cloneable {
   int minReplicas;
   long replicaTimeout = Clock.SECOND;
   String label;
-  /** Whether there is still an owner: a hold without one ends. */
-  BooleanSupplier isOwned = () -> true;
+  /** The owner of a lock by a view, which is not renewed after the end of the thread. */
+  Thread thread;
 
   // of locks
   String prefix = "";
   long retryFor = 3 * Clock.SECOND;
   long retryWaitFor = 60 * Clock.SECOND;
   Hooks hooks = new Hooks() {};
-  Executor executor = ForkJoinPool.commonPool();
+  Executor executor = POOL;
 
   // of a quorum
   Polling polling = Polling.exponential(Duration.ofMillis(20), Duration.ofMillis(250));

@@ -8,7 +8,9 @@ import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import example.slock.Hold;
+import example.slock.Hooks;
 import example.slock.Info;
+import example.slock.LockView;
 import example.slock.Locks;
 import example.slock.Options;
 import example.slock.Request;
@@ -19,17 +21,23 @@ import example.slock.lettuce.LettuceLocks;
 import example.slock.testing.MemoryServer;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisURI;
+import io.lettuce.core.cluster.RedisClusterClient;
+import io.lettuce.core.metrics.CommandLatencyRecorder;
+import io.lettuce.core.resource.ClientResources;
 import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.ObjectInputStream;
 import java.io.ObjectOutputStream;
 import java.lang.reflect.Proxy;
+import java.nio.charset.Charset;
 import java.time.Duration;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
@@ -124,6 +132,54 @@ class PromisesTest {
       assertTrue(isHeld.get());
       thread.join();
       until("the lock to end", () -> memory.holders("a").isEmpty());
+    }
+  }
+
+  /** Else a lock and its unlock inside that work would take and release another lock, and the work go on without one. */
+  @Test
+  void aThreadIsToldThatItsLockIsLostBeforeItLocksAgain() throws Exception {
+    try (Locks brief = new Locks(memory, new Options().ttl(Duration.ofMillis(600)))) {
+      LockView lock = brief.lock("a");
+      lock.lock();
+      memory.lose("a");
+      until("the loss", () -> !lock.isHeldByCurrentThread());
+      for (Executable call : List.<Executable>of(lock::tryLock, lock::unlock)) {
+        assertSame(SlockException.Lost.class, assertThrows(IllegalMonitorStateException.class, call).getCause().getClass());
+      }
+      lock.lock(100, TimeUnit.MILLISECONDS);
+      until("the end of the lease", () -> !lock.isHeldByCurrentThread());
+      assertTrue(lock.tryLock());
+      lock.unlock();
+      assertThrows(IllegalMonitorStateException.class, lock::unlock);
+    }
+  }
+
+  @Test
+  void theKeysOfAViewHaveNoOrder() {
+    locks.lock("a", "b").lock();
+    assertTrue(locks.lock("b", "a").isHeldByCurrentThread());
+  }
+
+  /** Whatever a hook, a callback or an executor throws, also an error of linkage. */
+  @Test
+  void whatFailsInTheProgramChangesNothing() throws Exception {
+    Error error = new NoClassDefFoundError("io/micrometer/Timer");
+    Hooks hooks = (Hooks) Proxy.newProxyInstance(getClass().getClassLoader(), new Class<?>[] {Hooks.class},
+        (proxy, method, arguments) -> {
+          throw error;
+        });
+    Options options = new Options().ttl(Duration.ofSeconds(1)).hooks(hooks).executor(task -> {
+      throw error;
+    });
+    try (Locks own = new Locks(memory, options)) {
+      assertThrows(SlockException.Lost.class, () -> own.write("a").execute(hold -> {
+        hold.onLost(loss -> {
+          throw error;
+        });
+        memory.lose("a");
+        Thread.sleep(60_000);
+      }));
+      own.write("a").acquireAsync().get(30, TimeUnit.SECONDS).release();
     }
   }
 
@@ -227,18 +283,24 @@ class PromisesTest {
     assertEquals(SlockException.NoAnswer.class, wrapped.getCause().getClass());
   }
 
+  /** And spans and metrics of Lettuce have the names of the commands. */
   @Test
   void closeEndsAllThatWasMadeOfTheProgramsClient() throws Exception {
-    RedisClient client = RedisClient.create();
+    Set<String> names = ConcurrentHashMap.newKeySet();
+    CommandLatencyRecorder recorder = (local, remote, name, first, completion) -> names.add(name.toString());
+    ClientResources resources = ClientResources.builder().commandLatencyRecorder(recorder).build();
+    RedisClient client = RedisClient.create(resources);
     try (TestServer server = new TestServer()) {
       long before = server.connections("normal");
       try (Locks over = LettuceLocks.of(client, RedisURI.create("127.0.0.1", server.port))) {
         over.write("a").acquire().release();
       }
       server.until("the connections to end", () -> server.connections("normal") == before);
+      assertTrue(names.contains("SLOCK.LOCK"), names::toString);
       assertFalse(client.connect(RedisURI.create("127.0.0.1", server.port)).sync().ping().isEmpty());
     } finally {
       client.shutdown();
+      resources.shutdown();
     }
   }
 
@@ -394,6 +456,26 @@ class PromisesTest {
       until("both to wait by another channel",
           () -> own.info("a").queue().stream().filter(waiter -> !waiter.channel().equals(channel)).count() == 2);
       assertTrue(System.nanoTime() - began < 3_500_000_000L); // a request that waits is sent again after 4 s anyway
+    }
+  }
+
+  /** The tests run with US-ASCII as the default charset. */
+  @Test
+  void aKeyIsInUtf8WhateverTheDefaultCharset() throws Exception {
+    assertEquals("US-ASCII", Charset.defaultCharset().name());
+    try (TestServer server = new TestServer("--cluster-enabled", "yes")) {
+      server.plain.call(0, "CLUSTER", "ADDSLOTSRANGE", "0", "16383");
+      server.until("the cluster", () -> server.plain.call(0, "CLUSTER", "INFO").toString().contains("state:ok"));
+      RedisClusterClient lettuce = RedisClusterClient.create(RedisURI.create("127.0.0.1", server.port));
+      try (Locks over = LettuceLocks.of(lettuce, new Options().retryFor(Duration.ofSeconds(30)))) {
+        Hold hold = over.write("b\u00fcro").acquire();
+        CompletableFuture<Hold> next = over.write("b\u00fcro").acquireAsync();
+        server.until("it to wait", () -> next.isDone() || over.info("b\u00fcro").waiters() == 1);
+        hold.release();
+        next.get(30, TimeUnit.SECONDS).release();
+      } finally {
+        lettuce.shutdown();
+      }
     }
   }
 

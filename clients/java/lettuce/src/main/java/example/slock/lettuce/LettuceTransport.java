@@ -64,6 +64,12 @@ final class LettuceTransport implements Transport {
     public byte[] getBytes() {
       return name.getBytes(StandardCharsets.US_ASCII);
     }
+
+    /** What spans and metrics are named by. */
+    @Override
+    public String toString() {
+      return name;
+    }
   }
 
   /** One connection, which is opened when it is used, and again after it was lost. */
@@ -155,7 +161,8 @@ final class LettuceTransport implements Transport {
 
   @Override
   public int slot(String key) {
-    return cluster == null ? -1 : SlotHash.getSlot(key);
+    // Lettuce's getSlot of a String takes its bytes in the default charset.
+    return cluster == null ? -1 : SlotHash.getSlot(key.getBytes(StandardCharsets.UTF_8));
   }
 
   @Override
@@ -219,7 +226,7 @@ final class LettuceTransport implements Transport {
   private CompletableFuture<StatefulConnection<String, String>> to(StatefulConnection<String, String> connection, String key) {
     return !(connection instanceof StatefulRedisClusterConnection<String, String> nodes)
         ? CompletableFuture.completedFuture(connection)
-        : nodes.getConnectionAsync(cluster.getPartitions().getPartitionBySlot(SlotHash.getSlot(key)).getNodeId())
+        : nodes.getConnectionAsync(cluster.getPartitions().getPartitionBySlot(slot(key)).getNodeId())
             .thenApply(one -> one);
   }
 
