@@ -111,6 +111,31 @@ def test_a_lock_that_is_gone(half: Half, client: redis.Redis) -> None:
         client.delete("other")
 
 
+@pytest.mark.parametrize("use, replied", [("release", "_end"), ("extend", "_left")])
+def test_an_object_that_others_use(half: Half, client: redis.Redis, use: str, replied: str) -> None:
+    """The next one acquires by it before the reply to a release or an extension of the former has come."""
+    lock = half.lock(timeout=10, thread_local=False)
+    before = getattr(lock.lock, replied)
+
+    async def replies_late(*arguments: Any) -> Any:
+        reply = await before(*arguments)
+        client.delete("job")
+        await lock.lock._acquire(None, None, "next")
+        return reply
+
+    lock.acquire()
+    setattr(lock.lock, replied, replies_late)
+    if use == "release":
+        lock.release()
+    else:
+        with pytest.raises(half.errors.LockNotOwnedError):
+            lock.extend(60)
+    assert lock.owned() and lock.fence and 5000 < client.pttl("job") <= 10_000
+    setattr(lock.lock, replied, before)
+    lock.release()
+    assert client.exists("job") == 0
+
+
 def test_extend_and_reacquire(half: Half, client: redis.Redis) -> None:
     lock, forever = half.lock(timeout=10), half.lock("other")
     with pytest.raises(half.errors.LockError):

@@ -62,7 +62,8 @@ class DropIn:
     def fence(self) -> int | None:
         """The fencing token, or `None` if the lock is not acquired. Each new hold has a greater one than all before:
         send it with all that is written, and refuse lesser ones where it is stored."""
-        return None if self.local.hold is None else self.local.hold.fence
+        hold = self.local.hold
+        return None if hold is None else hold.fence
 
     # --- the parts
 
@@ -128,16 +129,18 @@ class DropIn:
     async def _release(self) -> None:
         """Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned. When it
         is cancelled or interrupted, it may be called again."""
-        token, hold = self.local.token, self.local.hold
+        local = self.local
+        token, hold = local.token, local.hold
         if token is None:
             raise self._error("Cannot release a lock that's not owned or is already unlocked.")
+        local.token = local.hold = None  # before the reply: after it another task may have acquired by this object
         try:
             if not await self._replied(self._end, self._text(token), hold):
                 raise self._not_owned("release")
-        except Exception:
-            self.local.token = self.local.hold = None
+        except BaseException as error:
+            if not isinstance(error, Exception) and local.token is None:
+                local.hold, local.token = hold, token
             raise
-        self.local.token = self.local.hold = None
 
     async def _end(self, token: str, hold: HoldBase | None) -> bool:
         try:
@@ -152,10 +155,10 @@ class DropIn:
             return False
         return True
 
-    async def _set_ttl(self, ttl: float, verb: str) -> bool:
+    async def _set_ttl(self, ttl: float, verb: str, token: bytes, hold: HoldBase | None) -> bool:
         """As the library does it, also to less. A time to live that comes to nothing ends the hold."""
-        locks, key, hold = self._locks(), self._text(self.name), self.local.hold
-        owner = Owner((key,), locks._options.change({"token": self._text(self.local.token)}))
+        locks, key = self._locks(), self._text(self.name)
+        owner = Owner((key,), locks._options.change({"token": self._text(token)}))
         if hold is not None:
             hold._until = min(hold._until, now() + ttl)
         call = owner.end(0) if ttl < 0.001 else owner.extend(ttl, 0, only_lengthens=False)
@@ -167,19 +170,23 @@ class DropIn:
         return True
 
     async def _extend(self, additional_time: float, replace_ttl: bool) -> bool:
-        self._check_timeout("extend")
-        left = 0 if replace_ttl else await self._left(self.local.token)
+        token, hold = self._extensible("extend")
+        left = 0 if replace_ttl else await self._left(token)
         if left < 0:
             raise self._not_owned("extend")
-        return await self._set_ttl((int(additional_time * 1000) + left) / 1000, "extend")
+        return await self._set_ttl((int(additional_time * 1000) + left) / 1000, "extend", token, hold)
 
     async def _reacquire(self) -> bool:
-        self._check_timeout("reacquire")
-        return await self._set_ttl(self._ttl(), "reacquire")
+        return await self._set_ttl(self._ttl(), "reacquire", *self._extensible("reacquire"))
 
-    def _check_timeout(self, verb: str) -> None:
+    def _extensible(self, verb: str) -> tuple[bytes, HoldBase | None]:
+        """The token and the hold, as they are before the first reply."""
+        token, hold = self.local.token, self.local.hold
         if not self.timeout:
             raise self._error(f"Cannot {verb} a lock with no timeout")
+        if token is None:
+            raise self._not_owned(verb)
+        return token, hold
 
     def _error(self, text: str, kind: str = "LockError") -> Exception:
         error = getattr(self._errors, kind)(text)
