@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from slock_client import _sync
@@ -23,8 +23,6 @@ from slock_client.errors import LostError, NoAnswerError, NotHeldError, TimedOut
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_all: weakref.WeakKeyDictionary[Any, LocksBase[Any, Any]] = weakref.WeakKeyDictionary()  # as long as the client lives
-
 
 class _Owner:
     """What a lock has acquired."""
@@ -33,8 +31,11 @@ class _Owner:
     hold: HoldBase | None = None  # it is renewed as long as this refers to it
 
 
-class _ThreadOwner(threading.local, _Owner):
-    """The same, for each thread. It goes with the thread."""
+@cache
+def _by_thread(local: type) -> Any:
+    """The same, for each thread, and gone with it. Of the class that is `threading.local` when it is needed: gevent may
+    replace that after the import."""
+    return type("_ThreadOwner", (local, _Owner), {})
 
 
 class DropIn:
@@ -55,7 +56,7 @@ class DropIn:
 
     def register_scripts(self) -> None:
         """The last step of the library's `__init__`. The server has the commands, so there are no scripts."""
-        self.local = _ThreadOwner() if self.thread_local else _Owner()
+        self.local = _by_thread(threading.local)() if self.thread_local else _Owner()
         self._blocks: list[Block] = []
 
     @property
@@ -71,8 +72,13 @@ class DropIn:
         return getattr(self, "redis", None) or self.valkey  # type: ignore[attr-defined]
 
     def _locks(self) -> LocksBase[Any, Any]:
+        """Those of the pool, which programs share between clients of a short life. A client of a cluster has none.
+
+        They are an attribute, because they refer to the pool: a dictionary, even one with weak keys, would keep both.
+        """
         client = self._client()
-        return _all.get(client) or _all.setdefault(client, self._kind(client))
+        shared: dict[str, Any] = vars(getattr(client, "connection_pool", client))
+        return shared.get("_slock_locks") or shared.setdefault("_slock_locks", self._kind(client))  # type: ignore[no-any-return]
 
     def _text(self, value: Any) -> str:
         """The bytes that the client sends, as text of which the same bytes become."""

@@ -82,7 +82,7 @@ class Base:
     """What is known of a client of redis-py or valkey-py. Raises `TypeError` if it is none."""
 
     def __init__(self, client: Any, is_async: bool) -> None:
-        # The client itself is not kept: drop-ins last as long as it does.
+        # The client itself is not kept: the Locks of drop-ins last as long as it, or its pool.
         self.kind, self.is_async = type(client), is_async
         self.package, self.half = _find(client, is_async)  # `redis` and `redis.asyncio`, or of valkey
         errors = vars(self.package.exceptions)
