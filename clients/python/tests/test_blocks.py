@@ -74,6 +74,25 @@ def test_a_loss_ends_a_block(locks: slock_client.Locks, client: redis.Redis, cap
         raise KeyError
 
 
+def test_a_hook_that_raises(caplog: Any) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("no such metric")
+
+    server, hooks = MemoryServer(), slock_client.Hooks(*[fail] * 5)
+
+    async def main() -> None:
+        async with slock_client.asyncio.Locks(server, hooks=hooks).write("job"):
+            server.lose("job")
+            await asyncio.sleep(30)
+
+    with pytest.raises(slock_client.LostError):
+        asyncio.run(main())
+    with slock_client.Locks(server, hooks=hooks).write("job"):
+        pass
+    assert not server.holders("job")
+    assert all(f"slock: the hook {name} failed" in caplog.messages for name in ("waited", "held", "lost"))
+
+
 def test_a_decorator(locks: slock_client.Locks, alocks: slock_client.asyncio.Locks, client: redis.Redis) -> None:
     @locks.write("job")
     def function(number: int) -> int:

@@ -52,6 +52,7 @@ def test_wrong_options() -> None:
     for name, value in [
         *(("ttl", None), ("at_least", None), ("replica_timeout", None), ("metadata", 7), ("metadata", b"x")),
         *(("token", b"x"), ("label", 7), ("min_replicas", None), ("min_replicas", "1"), ("limit", "1")),
+        *(("renew", 0), ("renew", None)),
     ]:
         with pytest.raises(TypeError, match=rf"^{name} must be .*, not {value!r}$"):
             locks.read("job", **{name: value})

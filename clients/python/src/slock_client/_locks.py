@@ -63,8 +63,7 @@ class Engine:
             raise
         finally:
             self.running.discard(key)
-            if options.hooks.waited is not None:
-                options.hooks.waited(options.label or names[0], now() - began, outcome)
+            options.hooks._call("waited", options.label or names[0], now() - began, outcome)
 
     async def _acquire(self, names: tuple[str, ...], mode: Mode, options: Options, is_try: bool) -> Grant | None:
         if options.is_quorum:

@@ -195,6 +195,8 @@ _DURATIONS = {"ttl", "wait", "max_hold", "at_least", "replica_timeout", "retry_f
 _KINDS: dict[str, type] = {
     **dict.fromkeys(("metadata", "token", "label", "prefix"), str),
     **dict.fromkeys(("min_replicas", "limit"), int),
+    **dict.fromkeys(("renew", "fail_fast"), bool),
+    "hooks": Hooks,
 }
 _NONE = {"wait", "max_hold", "node_timeout", "metadata", "token", "label", "limit"}  # may be `None`
 
