@@ -151,6 +151,8 @@ def test_extend_and_reacquire(half: Half, client: redis.Redis) -> None:
     assert lock.acquire() and forever.acquire()
     with pytest.raises(half.errors.LockError):
         forever.extend(10)
+    with pytest.raises(TypeError, match="redbeat"):
+        lock.lock.lua_extend = lambda **_: True
     forever.release()
     for change, least, most in [
         (lambda: lock.extend(10), 19, 20),

@@ -165,11 +165,9 @@ def test_the_end_of_the_interpreter(server: Server) -> None:
     """A finalizer closes, when the threads of the background stand still."""
     code = """
 import sys, redis, slock_client
-class Service:
-    def __init__(self): self.locks = slock_client.Locks(redis.Redis(port=int(sys.argv[1])))
-    def __del__(self): self.locks.close()
-service = Service()
-with service.locks.write("job"): print("done")
+class Locks(slock_client.Locks): __del__ = slock_client.Locks.close
+locks = Locks(redis.Redis(port=int(sys.argv[1])))
+with locks.write("job"): print("done")
 """
     assert run(code, server) == "done\n"
 

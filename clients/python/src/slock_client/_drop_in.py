@@ -59,6 +59,13 @@ class DropIn:
         self.local = _by_thread(threading.local)() if self.thread_local else _Owner()
         self._blocks: list[Block] = []
 
+    def _refuse_script(self, _: object) -> None:
+        raise TypeError("this lock uses no Lua scripts: one that is set, as celery-redbeat does, would have no effect")
+
+    lua_release: Any = property(lambda _: None, _refuse_script)
+    lua_extend: Any = lua_release
+    lua_reacquire: Any = lua_release
+
     @property
     def fence(self) -> int | None:
         """The fencing token, or `None` if the lock is not acquired. Each new hold has a greater one than all before:
