@@ -100,10 +100,11 @@ def test_what_others_see_and_what_verbose_says(cli: Cli) -> None:
 
 
 def test_a_run_under_another_lock_or_that_does_not_wait_is_allowed(cli: Cli) -> None:
-    runs = ["run b -- echo one", "--prefix app: run a -- echo two", "run --no-wait a -- echo three"]
+    runs = ["run b -- echo one", "--prefix app: run a -- echo two", "--url redis://localhost:1 run a -- true"]
+    runs.append("run --no-wait a -- echo three")
     done = cli("run", "a", "--", "sh", "-c", "; ".join(f"slock {run}" for run in runs))
     assert (done.stdout.split(), done.returncode) == (["one", "two"], 75)
-    assert "a is held for write" in done.stderr
+    assert "localhost:1" in done.stderr and "a is held for write" in done.stderr
 
 
 # --- exit codes

@@ -36,7 +36,7 @@ WRONG = {
     **{f"old --held-for '{given}'": "" for given in ("", "s", "1w", "1.5s", "9" * 20 + "d", "9" * 17 + "d")},
     **{
         f"run job other -- slock run {words} -- echo ran": NESTED
-        for words in ("job", "a job", "--read job", "--wait 1m job")
+        for words in ("job", "a job", "--read job", "--wait 1m job", "a -- slock run job")
     },
 }
 

@@ -54,21 +54,27 @@ fn with_bounds(request: Request, options: &Run) -> Request {
     }
 }
 
+/// For the command: what this `slock run` and those around it hold, one key a line, with its server.
+const HELD: &str = "SLOCK_HELD";
+
 /// The command of a `slock run` that waited for the lock of that `slock run` would wait for ever.
 fn refuse_to_wait_for_itself(place: &Place, options: &Run) -> Result<(), Failure> {
-    let variable = |name| std::env::var(name).unwrap_or_default();
-    if options.wanted.asks_once() || options.token.is_some() || variable("SLOCK_PREFIX") != place.prefix() {
+    if options.wanted.asks_once() || options.token.is_some() {
         return Ok(());
     }
-    let held = variable("SLOCK_KEY");
-    match options.keys.iter().find(|key| held.lines().any(|held| held == **key)) {
+    let held = std::env::var(HELD).unwrap_or_default();
+    match options.keys.iter().find(|key| held.lines().any(|line| line == held_line(place, key))) {
         Some(key) => Err(Failure::usage(format!(
             "this runs under `slock run {0}` already, and would wait for itself: run the command without slock, or unset \
-             SLOCK_KEY if {0} is not held any more",
+             {HELD} if {0} is not held any more",
             table::clean(key)
         ))),
         None => Ok(()),
     }
+}
+
+fn held_line(place: &Place, key: &str) -> String {
+    format!("{} {}", place.shown, place.full(key)).replace('\n', " ")
 }
 
 /// Takes over the lock that the token holds, in whichever mode.
@@ -92,7 +98,10 @@ async fn adopt(asked: &Asked<'_>, options: &Run, token: &str) -> Result<Hold, Fa
 
 /// Runs the command under this hold.
 async fn under(hold: Hold, asked: &Asked<'_>, options: &Run, signals: &mut Signals) -> Result<u8, Failure> {
+    let mut held: Vec<String> = std::env::var(HELD).into_iter().collect();
+    held.extend(options.keys.iter().map(|key| held_line(asked.place, key)));
     let mut environment = vec![
+        (HELD, Some(held.join("\n"))),
         ("SLOCK_KEY", Some(options.keys.join("\n"))),
         ("SLOCK_TOKEN", Some(hold.token().to_owned())),
         ("SLOCK_FENCE", Some(hold.fence().to_string())),

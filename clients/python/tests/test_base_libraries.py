@@ -84,9 +84,13 @@ def test_options_of_a_client(package: Any, server: Server, options: dict[str, An
 
 
 def test_a_subclass_and_a_pool_by_url(package: Any, server: Server) -> None:
-    """What counts the commands of the program's class sees those of locks."""
+    """What counts the commands of the program's class sees those of locks, if it has the constructor of the library."""
 
     async def main() -> None:
+        for accepts in ("", ", **_"):
+            own = {"package": package, "port": server.port}
+            exec(f"class Own(package.Redis):\n def __init__(self{accepts}): super().__init__(port=port)", own)
+            await acquire_and_release(locks_of(own["Own"](), package))
         seen: list[str] = []
 
         class Counting(package.Redis):  # type: ignore[misc, name-defined]

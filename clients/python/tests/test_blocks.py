@@ -74,6 +74,25 @@ def test_a_loss_ends_a_block(locks: slock_client.Locks, client: redis.Redis, cap
         raise KeyError
 
 
+def test_a_hook_that_raises(caplog: Any) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("no such metric")
+
+    server, hooks = MemoryServer(), slock_client.Hooks(*[fail] * 5)
+
+    async def main() -> None:
+        async with slock_client.asyncio.Locks(server, hooks=hooks).write("job"):
+            server.lose("job")
+            await asyncio.sleep(30)
+
+    with pytest.raises(slock_client.LostError):
+        asyncio.run(main())
+    with slock_client.Locks(server, hooks=hooks).write("job"):
+        pass
+    assert not server.holders("job")
+    assert all(f"slock: the hook {name} failed" in caplog.messages for name in ("waited", "held", "lost"))
+
+
 def test_a_decorator(locks: slock_client.Locks, alocks: slock_client.asyncio.Locks, client: redis.Redis) -> None:
     @locks.write("job")
     def function(number: int) -> int:
@@ -111,12 +130,28 @@ def test_other_blocks(locks: slock_client.Locks, client: redis.Redis) -> None:
         hold.release()  # within
 
 
-def test_metadata_is_made_at_the_acquisition(locks: slock_client.Locks) -> None:
+def test_the_metadata_of_an_acquisition_and_of_an_adoption(locks: slock_client.Locks) -> None:
     request = locks.write("job")
     with ThreadPoolExecutor(1, "nightly") as pool:
         hold = pool.submit(request.acquire).result(10)
     assert hold.metadata.endswith("task=nightly_0") and "pid=" in hold.metadata
-    hold.release()
+    hold.detach()
+    adopted = locks.adopt("job", hold.token, metadata="web-2")
+    assert locks.info("job").holders[0].metadata == "web-2"
+    adopted.release()
+
+
+def test_a_close_that_releases_ends_waits_first() -> None:
+    server = MemoryServer()
+    locks = slock_client.Locks(server)
+    held = locks.write("job").acquire()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(locks.write("job").acquire)
+        wait_until(locks.queues)
+        locks.close(release=True)
+        with pytest.raises(slock_client.ClosedError):
+            waiting.result(10)
+    assert not server.holders("job") and not held.lost
 
 
 def test_the_validity_is_counted() -> None:

@@ -6,14 +6,22 @@ import asyncio
 import gc
 import importlib
 import inspect
+import os
+import subprocess
+import sys
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from harness import Server, wait_until
+import slock_client
+from harness import Cluster, Server, wait_until
+
+SOURCE = str(Path(slock_client.__file__).parents[1])
 
 
 class Half:
@@ -111,6 +119,31 @@ def test_a_lock_that_is_gone(half: Half, client: redis.Redis) -> None:
         client.delete("other")
 
 
+@pytest.mark.parametrize("use, replied", [("release", "_end"), ("extend", "_left")])
+def test_an_object_that_others_use(half: Half, client: redis.Redis, use: str, replied: str) -> None:
+    """The next one acquires by it before the reply to a release or an extension of the former has come."""
+    lock = half.lock(timeout=10, thread_local=False)
+    before = getattr(lock.lock, replied)
+
+    async def replies_late(*arguments: Any) -> Any:
+        reply = await before(*arguments)
+        client.delete("job")
+        await lock.lock._acquire(None, None, "next")
+        return reply
+
+    lock.acquire()
+    setattr(lock.lock, replied, replies_late)
+    if use == "release":
+        lock.release()
+    else:
+        with pytest.raises(half.errors.LockNotOwnedError):
+            lock.extend(60)
+    assert lock.owned() and lock.fence and 5000 < client.pttl("job") <= 10_000
+    setattr(lock.lock, replied, before)
+    lock.release()
+    assert client.exists("job") == 0
+
+
 def test_extend_and_reacquire(half: Half, client: redis.Redis) -> None:
     lock, forever = half.lock(timeout=10), half.lock("other")
     with pytest.raises(half.errors.LockError):
@@ -118,6 +151,8 @@ def test_extend_and_reacquire(half: Half, client: redis.Redis) -> None:
     assert lock.acquire() and forever.acquire()
     with pytest.raises(half.errors.LockError):
         forever.extend(10)
+    with pytest.raises(TypeError, match="redbeat"):
+        lock.lock.lua_extend = lambda **_: True
     forever.release()
     for change, least, most in [
         (lambda: lock.extend(10), 19, 20),
@@ -158,10 +193,58 @@ def test_each_thread_has_its_own(server: Server, client: redis.Redis) -> None:
     half.close()
 
 
+def test_clients_of_one_pool(half: Half, client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program that makes a client for each request: they share a Locks, which goes with the pool."""
+    monkeypatch.setattr("slock_client._watchdog._IDLE", 0.01)
+    monkeypatch.setattr("slock_client._threads._IDLE_SECONDS", 0.5)
+    pool, made, before = half.client.connection_pool, weakref.WeakSet[Any](), len(client.client_list())
+    for number in range(20):
+        lock = type(half.client)(connection_pool=pool).lock(f"job:{number}", timeout=10, lock_class=half.lock_class)
+        assert half.complete(lock.acquire(blocking=False))
+        made.add(lock._locks())
+        half.complete(lock.release())
+    assert len(made) == 1 and len(client.client_list()) < before + 10
+    half.complete(pool.disconnect())
+    half.client = lock = pool = type(half.client)()
+
+    def is_collected() -> bool:
+        half.loop.run_until_complete(asyncio.sleep(0.01))
+        gc.collect()
+        return not made
+
+    wait_until(is_collected, 20, "the Locks to be collected")
+
+
+def test_a_cluster(half: Half, cluster: Cluster) -> None:
+    kind = importlib.import_module(type(half.client).__module__.partition(".client")[0])
+    half.complete(half.client.connection_pool.disconnect())
+    half.client = kind.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port)
+    with half.lock(timeout=10) as lock:
+        assert lock.owned() and half.lock().lock._locks() is lock.lock._locks()
+
+
 def test_a_server_that_is_away(half: Half) -> None:
     half.client.connection_pool.connection_kwargs["port"] = 1
     with pytest.raises(half.errors.ConnectionError):
         half.lock(blocking_timeout=0.2).acquire()
+
+
+GEVENT = """
+import redis, slock_client.drop_in
+from gevent import monkey; monkey.patch_all()
+import gevent
+lock = redis.Redis(port={}).lock("job", timeout=10, lock_class=slock_client.drop_in.Lock)
+lock.acquire()
+print(lock.owned(), gevent.spawn(lock.owned).get())
+"""
+
+
+def test_each_greenlet_has_its_own(server: Server) -> None:
+    """Also if gevent has patched after the import."""
+    pytest.importorskip("gevent")
+    run = [sys.executable, "-W", "ignore", "-c", GEVENT.format(server.port)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=40, env={**os.environ, "PYTHONPATH": SOURCE})
+    assert done.stdout == "True False\n", done.stderr
 
 
 def test_a_client_whose_locks_are_of_the_module(server: Server, client: redis.Redis) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import socket
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 import redis
@@ -53,8 +54,12 @@ def test_a_wrong_client() -> None:
 def test_a_wrong_key_or_function() -> None:
     async def coroutine() -> None: ...
 
+    async def rows() -> AsyncIterator[int]:
+        yield 1
+
     locks = slock_client.Locks(redis.Redis())
     with pytest.raises(TypeError, match=r"must be a str"):
         locks.write(b"job")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"after its call has returned"):
-        locks.write("job")(coroutine)
+    for function in (coroutine, rows):
+        with pytest.raises(TypeError, match=r"after its call has returned"):
+            locks.write("job")(function)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import re
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -29,6 +31,13 @@ TTL = 3.0
 @pytest.fixture
 def locks(server: Server) -> slock_client.asyncio.Locks:
     return slock_client.asyncio.Locks(redis.asyncio.Redis(port=server.port), ttl=TTL)
+
+
+def run(code: str, server: Server) -> str:
+    """What a program prints. Its first argument is the port."""
+    words = [sys.executable, "-W", "ignore", "-c", code, str(server.port)]
+    options: dict[str, Any] = {"timeout": 40, "env": {**os.environ, "PYTHONPATH": SOURCE}}
+    return subprocess.run(words, text=True, stdout=subprocess.PIPE, **options).stdout
 
 
 def renewal(hold: slock_client.Hold | slock_client.asyncio.Hold) -> Callable[[], bool]:
@@ -152,9 +161,34 @@ def test_a_forked_child(server: Server, client: redis.Redis) -> None:
     locks.close()
 
 
+def test_the_end_of_the_interpreter(server: Server) -> None:
+    """A finalizer closes, when the threads of the background stand still."""
+    code = """
+import sys, redis, slock_client
+class Locks(slock_client.Locks): __del__ = slock_client.Locks.close
+locks = Locks(redis.Redis(port=int(sys.argv[1])))
+with locks.write("job"): print("done")
+"""
+    assert run(code, server) == "done\n"
+
+
+@pytest.mark.parametrize("name", ["threading.Thread.start", "_thread.start_new_thread"])
+def test_no_thread_can_be_started(server: Server, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    locks = slock_client.Locks(redis.Redis(port=server.port))
+    monkeypatch.setattr(name, fail)
+    assert locks.info("job").mode == "free"
+    with (
+        contextlib.nullcontext() if name.startswith("threading") else pytest.raises(RuntimeError),
+        locks.write("job", ttl=1),
+    ):
+        pass
+
+
 GEVENT = """
 import sys, time
-sys.path.insert(0, sys.argv[2])
 {before}
 import redis, slock_client
 {after}
@@ -185,9 +219,7 @@ def test_gevent_patched_before_or_after_the_import(server: Server, patched: str)
     pytest.importorskip("gevent")
     code = GEVENT.replace(f"{{{patched}}}", "from gevent import monkey; monkey.patch_all()")
     code = re.sub("{before}|{after}", "", code)
-    run = [sys.executable, "-W", "ignore", "-c", code, str(server.port), SOURCE]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=40)
-    assert done.stdout == "done\n", done.stderr
+    assert run(code, server) == "done\n"
 
 
 def test_uvloop(locks: slock_client.asyncio.Locks) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from typing import Any
 
 import pytest
@@ -52,6 +53,7 @@ def test_wrong_options() -> None:
     for name, value in [
         *(("ttl", None), ("at_least", None), ("replica_timeout", None), ("metadata", 7), ("metadata", b"x")),
         *(("token", b"x"), ("label", 7), ("min_replicas", None), ("min_replicas", "1"), ("limit", "1")),
+        *(("renew", 0), ("renew", None)),
     ]:
         with pytest.raises(TypeError, match=rf"^{name} must be .*, not {value!r}$"):
             locks.read("job", **{name: value})
@@ -60,9 +62,17 @@ def test_wrong_options() -> None:
             locks.write("job", max_hold=most)
 
 
-def test_a_wait_below_a_millisecond(server: Server) -> None:
-    for locks in (slock_client.Locks(redis.Redis(port=server.port)), slock_client.Quorum([MemoryServer()])):
-        request = locks.write("job", wait=1e-6)
-        with request, pytest.raises(slock_client.TimedOutError):
-            request.acquire()
+def test_a_short_wait_and_no_time_for_retries(server: Server, client: redis.Redis) -> None:
+    none: Any = {"retry_for": 0, "retry_wait_for": 0}
+    client.config_resetstat()
+    for locks in (
+        slock_client.Locks(redis.Redis(port=server.port), **none),
+        slock_client.Quorum([MemoryServer()], **none),
+    ):
+        for wait in (1e-6, 0.3):
+            began, request = time.monotonic(), locks.write("job", wait=wait)
+            with request, pytest.raises(slock_client.TimedOutError):
+                request.acquire()
+            assert time.monotonic() - began >= wait
         locks.close()
+    assert client.info("commandstats")["cmdstat_slock.lock"]["calls"] < 50

@@ -30,6 +30,9 @@ def test_a_program_without_a_server() -> None:
     release = server.hold("report")
     assert report(locks) == "busy"
     release()
+    for request, told in ((locks.write("a", "a"), "named twice"), (locks.write("a", ttl=1e6), "the ttl must")):
+        with pytest.raises(redis.ResponseError, match=told):
+            request.acquire()
     server.fail(ConnectionError("no route"))
     assert report(locks) == "down"
     server.fail(None)

@@ -115,7 +115,7 @@ class Request:
 
     async def _repeat(self) -> Answer | None:
         while True:
-            if self._is_closed:
+            if self._is_closed or self._options.closing.is_set():
                 raise ClosedError("the Locks has been closed")
             has_sent = self._contact is not None or self._last is not None
             is_over = has_sent and now() >= self._deadline

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from slock_client import _sync
@@ -23,8 +23,6 @@ from slock_client.errors import LostError, NoAnswerError, NotHeldError, TimedOut
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_all: weakref.WeakKeyDictionary[Any, LocksBase[Any, Any]] = weakref.WeakKeyDictionary()  # as long as the client lives
-
 
 class _Owner:
     """What a lock has acquired."""
@@ -33,8 +31,11 @@ class _Owner:
     hold: HoldBase | None = None  # it is renewed as long as this refers to it
 
 
-class _ThreadOwner(threading.local, _Owner):
-    """The same, for each thread. It goes with the thread."""
+@cache
+def _by_thread(local: type) -> Any:
+    """The same, for each thread, and gone with it. Of the class that is `threading.local` when it is needed: gevent may
+    replace that after the import."""
+    return type("_ThreadOwner", (local, _Owner), {})
 
 
 class DropIn:
@@ -55,14 +56,22 @@ class DropIn:
 
     def register_scripts(self) -> None:
         """The last step of the library's `__init__`. The server has the commands, so there are no scripts."""
-        self.local = _ThreadOwner() if self.thread_local else _Owner()
+        self.local = _by_thread(threading.local)() if self.thread_local else _Owner()
         self._blocks: list[Block] = []
+
+    def _refuse_script(self, _: object) -> None:
+        raise TypeError("this lock uses no Lua scripts: one that is set, as celery-redbeat does, would have no effect")
+
+    lua_release: Any = property(lambda _: None, _refuse_script)
+    lua_extend: Any = lua_release
+    lua_reacquire: Any = lua_release
 
     @property
     def fence(self) -> int | None:
         """The fencing token, or `None` if the lock is not acquired. Each new hold has a greater one than all before:
         send it with all that is written, and refuse lesser ones where it is stored."""
-        return None if self.local.hold is None else self.local.hold.fence
+        hold = self.local.hold
+        return None if hold is None else hold.fence
 
     # --- the parts
 
@@ -70,8 +79,13 @@ class DropIn:
         return getattr(self, "redis", None) or self.valkey  # type: ignore[attr-defined]
 
     def _locks(self) -> LocksBase[Any, Any]:
+        """Those of the pool, which programs share between clients of a short life. A client of a cluster has none.
+
+        They are an attribute, because they refer to the pool: a dictionary, even one with weak keys, would keep both.
+        """
         client = self._client()
-        return _all.get(client) or _all.setdefault(client, self._kind(client))
+        shared: dict[str, Any] = vars(getattr(client, "connection_pool", client))
+        return shared.get("_slock_locks") or shared.setdefault("_slock_locks", self._kind(client))  # type: ignore[no-any-return]
 
     def _text(self, value: Any) -> str:
         """The bytes that the client sends, as text of which the same bytes become."""
@@ -128,16 +142,18 @@ class DropIn:
     async def _release(self) -> None:
         """Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned. When it
         is cancelled or interrupted, it may be called again."""
-        token, hold = self.local.token, self.local.hold
+        local = self.local
+        token, hold = local.token, local.hold
         if token is None:
             raise self._error("Cannot release a lock that's not owned or is already unlocked.")
+        local.token = local.hold = None  # before the reply: after it another task may have acquired by this object
         try:
             if not await self._replied(self._end, self._text(token), hold):
                 raise self._not_owned("release")
-        except Exception:
-            self.local.token = self.local.hold = None
+        except BaseException as error:
+            if not isinstance(error, Exception) and local.token is None:
+                local.hold, local.token = hold, token
             raise
-        self.local.token = self.local.hold = None
 
     async def _end(self, token: str, hold: HoldBase | None) -> bool:
         try:
@@ -152,10 +168,10 @@ class DropIn:
             return False
         return True
 
-    async def _set_ttl(self, ttl: float, verb: str) -> bool:
+    async def _set_ttl(self, ttl: float, verb: str, token: bytes, hold: HoldBase | None) -> bool:
         """As the library does it, also to less. A time to live that comes to nothing ends the hold."""
-        locks, key, hold = self._locks(), self._text(self.name), self.local.hold
-        owner = Owner((key,), locks._options.change({"token": self._text(self.local.token)}))
+        locks, key = self._locks(), self._text(self.name)
+        owner = Owner((key,), locks._options.change({"token": self._text(token)}))
         if hold is not None:
             hold._until = min(hold._until, now() + ttl)
         call = owner.end(0) if ttl < 0.001 else owner.extend(ttl, 0, only_lengthens=False)
@@ -167,19 +183,23 @@ class DropIn:
         return True
 
     async def _extend(self, additional_time: float, replace_ttl: bool) -> bool:
-        self._check_timeout("extend")
-        left = 0 if replace_ttl else await self._left(self.local.token)
+        token, hold = self._extensible("extend")
+        left = 0 if replace_ttl else await self._left(token)
         if left < 0:
             raise self._not_owned("extend")
-        return await self._set_ttl((int(additional_time * 1000) + left) / 1000, "extend")
+        return await self._set_ttl((int(additional_time * 1000) + left) / 1000, "extend", token, hold)
 
     async def _reacquire(self) -> bool:
-        self._check_timeout("reacquire")
-        return await self._set_ttl(self._ttl(), "reacquire")
+        return await self._set_ttl(self._ttl(), "reacquire", *self._extensible("reacquire"))
 
-    def _check_timeout(self, verb: str) -> None:
+    def _extensible(self, verb: str) -> tuple[bytes, HoldBase | None]:
+        """The token and the hold, as they are before the first reply."""
+        token, hold = self.local.token, self.local.hold
         if not self.timeout:
             raise self._error(f"Cannot {verb} a lock with no timeout")
+        if token is None:
+            raise self._not_owned(verb)
+        return token, hold
 
     def _error(self, text: str, kind: str = "LockError") -> Exception:
         error = getattr(self._errors, kind)(text)

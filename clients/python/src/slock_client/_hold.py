@@ -282,10 +282,8 @@ class HoldBase:
 
     def _tell(self, hook: str, told: Any) -> None:
         """Calls a hook in the context of the acquisition."""
-        function = getattr(self._options.hooks, hook)
-        if function is not None:
-            label = self._options.label or self.keys[0]
-            self._context.copy().run(function, label, told)  # a context is for one thread at a time
+        label, context = self._options.label or self.keys[0], self._context.copy()  # it is for one thread at a time
+        context.run(self._options.hooks._call, hook, label, told)
 
     def _tell_loss(self, reason: errors.Reason) -> errors.SlockError:
         self._over["end"] = [reason]

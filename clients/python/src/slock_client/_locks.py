@@ -56,6 +56,9 @@ class Engine:
         self.running.add(key)
         try:
             grant = await self._acquire(names, mode, options, is_try)
+            if grant is not None and options.closing.is_set():
+                grant.keeper.drop(grant.owner, grant.answer.number)
+                self.check_open()
             outcome = "refused" if grant is None else "granted"
             return grant
         except BaseException as error:
@@ -63,8 +66,7 @@ class Engine:
             raise
         finally:
             self.running.discard(key)
-            if options.hooks.waited is not None:
-                options.hooks.waited(options.label or names[0], now() - began, outcome)
+            options.hooks._call("waited", options.label or names[0], now() - began, outcome)
 
     async def _acquire(self, names: tuple[str, ...], mode: Mode, options: Options, is_try: bool) -> Grant | None:
         if options.is_quorum:
@@ -83,7 +85,7 @@ class Engine:
                 return Grant(votes, owner, mode, options, Answer(0, votes.sent))
         else:
             with contextlib.suppress(WrongModeError):
-                answer = await self.servers[0].ask(names, owner.adopt(mode, options.ttl))
+                answer = await self.servers[0].ask(names, owner.adopt(mode, options.ttl, options.metadata))
                 if answer.number:
                     return Grant(self.servers[0], owner, mode, options, answer)
         raise not_held(names, mode)
@@ -180,17 +182,17 @@ class LocksBase(Generic[R, H]):
         are released now. What is on its way is waited for, for at most the time of `retry_for`.
         """
         engine = self._engine()
+        self._options.closing.set()  # before a release could grant the lock to a wait of this `Locks`
+        for one in list(self._engines.values()):
+            for server in one.servers:
+                server.listener.put_all(CLOSED)
         try:
             for hold in [claim.get() for claim in list(engine.watchdog.holds)] if release else ():
                 with contextlib.suppress(NotHeldError):
                     if hold is not None:
                         await hold._release()
         finally:
-            self._options.closing.set()
-            for one in list(self._engines.values()):
-                for server in one.servers:
-                    server.listener.put_all(CLOSED)
-        await engine.close()
+            await engine.close()
 
 
 class QuorumBase(LocksBase[R, H]):

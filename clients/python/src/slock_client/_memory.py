@@ -66,6 +66,8 @@ def _parse(name: str, words: list[Any]) -> _Asked:
     count = int(words.pop(0)) if name.startswith("M") else 1
     asked = _Asked(keys=[_text(word) for word in words[:count]])
     rest = words[count:]
+    if len({*asked.keys}) < count:
+        raise ServerError("ERR a key is named twice")
     if name == "INFO":
         return asked
     asked.token = _text(rest.pop(0))

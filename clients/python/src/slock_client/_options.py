@@ -22,6 +22,7 @@ Duration = float | timedelta
 # The pause in seconds before the further attempt with this number, counted from 0. `None`: there is none.
 Strategy = Callable[[int], float | None]
 
+_LEAST_RETRY = 0.5  # seconds for one attempt. Less would make each busy lock an outage, or poll without a pause.
 LEAST_TTL = 0.002  # A hold counts as valid for a little more than 1 ms less than its ttl.
 
 
@@ -75,8 +76,8 @@ class LocksOptions(RequestOptions, total=False):
     """Of `Locks`, and the defaults of its requests.
 
     - `prefix` is put before each key that is sent, and taken off in `info` and `queues`.
-    - `retry_for`: how long a call goes on while no reply comes at all. Default: 3 s.
-    - `retry_wait_for`: how long a request that waits survives an outage. Default: 60 s.
+    - `retry_for`: how long a call goes on while no reply comes at all. Default: 3 s. Less than 0.5 s counts as that.
+    - `retry_wait_for`: how long a request that waits survives an outage. Default: 60 s. The same is the least.
     - `hooks`: see `Hooks`.
     """
 
@@ -156,7 +157,8 @@ class Options:
             if value is None and name in _NONE:
                 continue
             if name in _DURATIONS:
-                setattr(changed, name, seconds(value, name))
+                least = _LEAST_RETRY if name.startswith("retry_") else 0.0
+                setattr(changed, name, max(least, seconds(value, name)))
             elif not isinstance(value, _KINDS.get(name, object)):
                 raise TypeError(f"{name} must be of the type {_KINDS[name].__name__}, not {value!r}")
         changed._check()
@@ -195,6 +197,8 @@ _DURATIONS = {"ttl", "wait", "max_hold", "at_least", "replica_timeout", "retry_f
 _KINDS: dict[str, type] = {
     **dict.fromkeys(("metadata", "token", "label", "prefix"), str),
     **dict.fromkeys(("min_replicas", "limit"), int),
+    **dict.fromkeys(("renew", "fail_fast"), bool),
+    "hooks": Hooks,
 }
 _NONE = {"wait", "max_hold", "node_timeout", "metadata", "token", "label", "limit"}  # may be `None`
 

@@ -61,9 +61,9 @@ class Owner:
         most = () if limit is None else ("LIMIT", limit)
         return self._lock(mode, ms(ttl), *meta, *most)
 
-    def adopt(self, mode: Mode, ttl: float) -> Call:
-        """Gives the fence of what the token holds in the mode, and never takes a lock."""
-        return self._lock(mode, ms(ttl), "XX")
+    def adopt(self, mode: Mode, ttl: float, metadata: str | None = None) -> Call:
+        """Gives the fence of what the token holds in the mode, and never takes a lock. Metadata replaces the former."""
+        return self._lock(mode, ms(ttl), *(() if metadata is None else ("META", metadata)), "XX")
 
     def extend(self, ttl: float, fence: int, only_lengthens: bool = True) -> Call:
         """Has the hold with the fence, or whatever the token holds if it is 0, end a ttl from now."""

@@ -205,7 +205,7 @@ class Votes:
         return tally
 
     async def adopt(self) -> bool:
-        call = self.owner.adopt(self._mode, self._options.ttl)
+        call = self.owner.adopt(self._mode, self._options.ttl, self._options.metadata)
         return await self.decide(lambda vote, until: vote.take(call, until))
 
     async def extend(self, owner: Owner, ttl: float, fence: int, options: Options, until: float) -> Answer:
@@ -259,11 +259,11 @@ async def acquire(
             tally = await votes.attempt()
             if tally.is_granted:
                 return votes
-        if tally.is_refused:
-            if is_try:
-                return None
-            limit = now() + options.retry_wait_for
+        if is_try and tally.is_refused:
+            return None
         pause = None if is_once or tally.is_final else options.poll(number)
+        if tally.is_refused:
+            limit = now() + options.retry_wait_for + (pause or 0)
         if pause is not None:
             await servers[0].io.pause(min(pause, limit - now(), deadline - now()))
         if pause is None or now() >= min(limit, deadline):

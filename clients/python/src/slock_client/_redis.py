@@ -82,17 +82,19 @@ class Base:
     """What is known of a client of redis-py or valkey-py. Raises `TypeError` if it is none."""
 
     def __init__(self, client: Any, is_async: bool) -> None:
-        # The client itself is not kept: drop-ins last as long as it does.
-        self.kind, self.is_async = type(client), is_async
+        # The client itself is not kept: the Locks of drop-ins last as long as it, or its pool.
+        self.is_async = is_async
         self.package, self.half = _find(client, is_async)  # `redis` and `redis.asyncio`, or of valkey
         errors = vars(self.package.exceptions)
         of_clusters = errors.get("RedisClusterException") or errors["ValkeyClusterException"]
         self.failures: tuple[type[Exception], ...] = (self.package.RedisError, of_clusters)
         if is_async:
             self.failures += (OSError,)
-            # The library's own finalizer fails if the event loop has been closed.
-            self.kind = type(self.kind.__name__, (self.kind,), {"__del__": lambda _: None})
         self.is_cluster, self.has_failover = not hasattr(client, "connection_pool"), False
+        # The class of the duplicates, and that of the library.
+        self.kinds: list[Any] = [type(client), self.half.RedisCluster if self.is_cluster else self.half.Redis]
+        if is_async:  # the library's own finalizer fails if the event loop has been closed
+            self.kinds = [type(kind.__name__, (kind,), {"__del__": lambda _: None}) for kind in self.kinds]
         if self.is_cluster:
             self.kwargs, on_connect = dict(client.get_connection_kwargs()), f"{self.package.__name__}_connect_func"
             self.kwargs.pop(on_connect, None)
@@ -128,10 +130,11 @@ class Base:
             "retry": self.half.retry.Retry(self.package.backoff.NoBackoff(), 0),
         }
 
-    def _made(self, kind: Any, pool: Any, **more: Any) -> Any:
-        if "event_dispatcher" in inspect.signature(kind.__init__).parameters:
+    def _made(self, kinds: list[Any], pool: Any, **more: Any) -> Any:
+        if "event_dispatcher" in inspect.signature(kinds[-1].__init__).parameters:
             more["event_dispatcher"] = Quiet()
-        return kind(connection_pool=pool, **more)
+        made = _constructed(kinds, connection_pool=pool, **more)
+        return made if made.connection_pool is pool else kinds[-1](connection_pool=pool, **more)
 
     def _pool(self, kwargs: dict[str, Any], kind: Any, **more: Any) -> Any:
         options = {**self._options(kwargs), **more}
@@ -152,7 +155,7 @@ class Base:
             return self._cluster()
         # In asyncio each call has a limit of time as a whole, which costs less than one for each read and write.
         limit = {"socket_timeout": None} if self.is_async else {}
-        return self._made(self.kind, self._primary(manager, **limit), single_connection_client=True)
+        return self._made(self.kinds, self._primary(manager, **limit), single_connection_client=True)
 
     def _cluster(self) -> Any:
         options = {**self._options(self.kwargs), **self.of_cluster}
@@ -163,20 +166,20 @@ class Base:
         nodes = [self.half.cluster.ClusterNode(host, port) for host, port in self.nodes]
         # Otherwise several redirections make it close its connections, in the middle of calls, and ask for all slots.
         options |= {"require_full_coverage": False, "reinitialize_steps": 0}
-        made = self.kind(startup_nodes=nodes, **options)
+        made = _constructed(self.kinds, startup_nodes=nodes, **options)
         return made.initialize() if self.is_async else made
 
     def client(self, place: Place, manager: Any, **more: Any) -> Any:
         """A client of the program's class, or of one server."""
         if place is None:
-            return self._made(self.kind, self._primary(manager, **more))
+            return self._made(self.kinds, self._primary(manager, **more))
         kwargs, kind = self.kwargs, self.connection_class
         if isinstance(place, int):
             pool = self.pool.sentinel_manager.sentinels[place].connection_pool
             kwargs, kind = pool.connection_kwargs, pool.connection_class
         else:
             more |= {"host": place[0], "port": place[1]}
-        return self._made(self.half.Redis, self._pool(kwargs, kind, **more))
+        return self._made([self.half.Redis], self._pool(kwargs, kind, **more))
 
     # --- errors
 
@@ -201,6 +204,15 @@ def _find(client: Any, is_async: bool) -> tuple[Any, Any]:
             return package, classes
     takes = f"slock_client{half}.Locks takes a Redis or RedisCluster of redis{half} or valkey{half}"
     raise TypeError(f"{takes}, not {type(client).__module__}.{type(client).__qualname__}")
+
+
+def _constructed(kinds: list[Any], **options: Any) -> Any:
+    """A client of the program's class, or of the library's: the former may have a constructor of its own that does not
+    accept the options."""
+    try:
+        return kinds[0](**options)
+    except TypeError:
+        return kinds[-1](**options)
 
 
 async def settled(value: Any) -> Any:

@@ -64,7 +64,8 @@ class Request(RequestBase[Hold]):
     __exit__ = Exit(_left)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        works_later = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+        if any(one(function) for one in works_later):
             raise TypeError(f"{function.__qualname__} works after its call has returned: use a block in it")
 
         @wraps(function)

@@ -13,6 +13,7 @@ import _thread
 import atexit
 import logging
 import queue
+import sys
 import threading
 import time
 import weakref
@@ -110,17 +111,26 @@ class Threads:
         return False
 
     async def apart(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        if threading.current_thread().name.startswith("slock"):
+        # At the end of the interpreter the threads of the background stand still.
+        if sys.is_finalizing() or threading.current_thread().name.startswith("slock"):
             return await function()
         mailbox: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        turn = [None]  # for the first thread that comes
 
         async def work() -> None:
+            try:
+                turn.pop()
+            except IndexError:
+                return
             try:
                 mailbox.put((await function(), None))
             except Exception as error:
                 mailbox.put((None, error))
 
-        self.spawn(work)
+        try:
+            self.spawn(work)
+        except RuntimeError:  # no more threads can be started
+            await work()
         result, error = mailbox.get()
         if error is not None:
             raise error
@@ -148,7 +158,11 @@ class Threads:
 
 
 def _begin(function: Callable[[], Work]) -> None:
-    threading.Thread(target=_complete, args=(function,), name="slock", daemon=True).start()
+    try:
+        threading.Thread(target=_complete, args=(function,), name="slock", daemon=True).start()
+    except RuntimeError:  # no more threads can be started
+        threading.current_thread().name = "slock"
+        _complete(function)
 
 
 def _complete(function: Callable[[], Work]) -> None:

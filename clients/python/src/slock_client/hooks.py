@@ -4,12 +4,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from slock_client.errors import LostError
 
 __all__ = ["Hooks"]
+
+_log = logging.getLogger("slock_client")
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,7 @@ class Hooks:
     """Functions that are called when a lock is granted, released or lost, with the label of the request.
 
     They are called in the context of the acquisition, so that its span is the current one, perhaps from another thread.
-    They must not block. Durations are in seconds.
+    They must not block. What one of them raises is logged as a warning and changes nothing. Durations are in seconds.
 
     - `waited(label, duration, outcome)`: an acquisition ended: `granted`, `refused`, `timed out`, `cancelled`, or the
       name of an error, such as `Deadlock`.
@@ -32,3 +36,11 @@ class Hooks:
     lost: Callable[[str, LostError], object] | None = None
     renewal_failed: Callable[[str, BaseException], object] | None = None
     release_failed: Callable[[str, BaseException], object] | None = None
+
+    def _call(self, name: str, *told: Any) -> None:
+        function = getattr(self, name)
+        try:
+            if function is not None:
+                function(*told)
+        except Exception:
+            _log.warning("slock: the hook %s failed", name, exc_info=True)

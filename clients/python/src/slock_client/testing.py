@@ -21,6 +21,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -30,13 +31,15 @@ from typing import Any
 
 from slock_client._memory import State
 from slock_client._transport import Command, NoReply, Runtime, ServerError, Transport
+from slock_client.errors import SlockError
 
 __all__ = ["MemoryServer", "running_server", "slock_server"]
 
 
 class MemoryServer:
     """Answers as a server with the module does, so what is tested is the library that the program uses. Several `Locks`
-    may share one."""
+    may share one. Other errors than those of this library are a `ResponseError` of redis-py or valkey-py, if it is
+    imported, or else a `SlockError`."""
 
     def __init__(self) -> None:
         self._changing = threading.RLock()
@@ -117,6 +120,8 @@ class _Link:
             try:
                 reply = self._server.execute(*command)
             except ServerError as error:
+                library = sys.modules.get("redis") or sys.modules.get("valkey")
+                error.__cause__ = getattr(library, "ResponseError", SlockError)(str(error).removeprefix("ERR "))
                 reply = error
             replies.append(reply)
         return replies

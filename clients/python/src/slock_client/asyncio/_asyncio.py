@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from slock_client._block import Block, Exit, entered
 from slock_client._hold import HoldBase
@@ -55,7 +55,7 @@ class Request(RequestBase[Hold]):
     acquire = RequestBase[Hold]._acquire
     try_acquire = RequestBase[Hold]._try_acquire
 
-    def __aenter__(self) -> Awaitable[Hold]:
+    def __aenter__(self) -> Coroutine[Any, Any, Hold]:
         return self._entered(entered(self))
 
     async def _entered(self, block: Block) -> Hold:
@@ -65,7 +65,7 @@ class Request(RequestBase[Hold]):
 
     __aexit__ = Exit(_left)
 
-    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"{getattr(function, '__qualname__', function)} must be a coroutine function")
 
