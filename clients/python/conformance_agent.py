@@ -222,7 +222,7 @@ class Operations:
         return {"refused": True} if hold is None else self._keep(opened, fields, hold)
 
     async def adopt(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        options = given(ttl=s(fields, "ttl_ms"), renew=fields.get("renew"))
+        options = given(ttl=s(fields, "ttl_ms"), renew=fields.get("renew"), metadata=fields.get("metadata"))
         adopted = opened.locks.adopt(fields["keys"], fields["token"], fields.get("mode", "write"), **options)
         return self._keep(opened, fields, await settled(adopted))
 

@@ -89,21 +89,20 @@ impl Wanted {
 
     /// Requests the lock.
     pub(crate) fn lock(&self, ttl: Duration) -> Cmd {
-        let metadata = self.options.metadata.clone().unwrap_or_else(who_asks);
-        let metadata = Some(("META", metadata)).filter(|(_, text)| !text.is_empty());
         let limit = self.options.limit.map(|limit| ("LIMIT", limit));
-        self.held(self.mode, ttl).arg(metadata).arg(limit).take()
+        self.held(self.mode, ttl).arg(limit).take()
     }
 
     fn held(&self, mode: Mode, ttl: Duration) -> Cmd {
-        self.command(if mode == Mode::Write { "LOCK" } else { "RLOCK" }).arg(milliseconds(ttl)).take()
+        let metadata = self.options.metadata.clone().unwrap_or_else(who_asks);
+        let metadata = Some(("META", metadata)).filter(|(_, text)| !text.is_empty());
+        let name = if mode == Mode::Write { "LOCK" } else { "RLOCK" };
+        self.command(name).arg(milliseconds(ttl)).arg(metadata).take()
     }
 
-    /// Gives the fencing token of what the owner holds in this mode, and never takes a lock. The metadata stay unless there are
-    /// others.
+    /// Gives the fencing token of what the owner holds in this mode, and never takes a lock.
     pub(crate) fn adopt(&self, mode: Mode, ttl: Duration) -> Cmd {
-        let metadata = self.options.metadata.as_ref().map(|text| ("META", text));
-        self.held(mode, ttl).arg(metadata).arg("XX").take()
+        self.held(mode, ttl).arg("XX").take()
     }
 
     /// Lets the hold with the fencing token live for at least a ttl from now. Without one, whatever the owner holds.

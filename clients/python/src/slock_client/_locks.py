@@ -85,7 +85,7 @@ class Engine:
                 return Grant(votes, owner, mode, options, Answer(0, votes.sent))
         else:
             with contextlib.suppress(WrongModeError):
-                answer = await self.servers[0].ask(names, owner.adopt(mode, options.ttl, options.metadata))
+                answer = await self.servers[0].ask(names, owner.adopt(mode, options.ttl))
                 if answer.number:
                     return Grant(self.servers[0], owner, mode, options, answer)
         raise not_held(names, mode)

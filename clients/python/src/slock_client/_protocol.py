@@ -51,19 +51,18 @@ class Owner:
             return Call(self.keys[0], (single, *self._words, *rest))
         return Call(self.keys[0], (several, len(self.keys), *self._words, *rest))
 
-    def _lock(self, mode: Mode, *rest: object) -> Call:
+    def _lock(self, mode: Mode, ttl: int, *rest: object) -> Call:
         single, several = ("SLOCK.LOCK", "SLOCK.MLOCK") if mode == "write" else ("SLOCK.RLOCK", "SLOCK.MRLOCK")
-        return self._command(single, several, *rest)
+        meta = ("META", self.metadata) if self.metadata else ()
+        return self._command(single, several, ttl, *meta, *rest)
 
     def lock(self, mode: Mode, ttl: float, limit: int | None) -> Call:
         """Asks for the lock."""
-        meta = ("META", self.metadata) if self.metadata else ()
-        most = () if limit is None else ("LIMIT", limit)
-        return self._lock(mode, ms(ttl), *meta, *most)
+        return self._lock(mode, ms(ttl), *(() if limit is None else ("LIMIT", limit)))
 
-    def adopt(self, mode: Mode, ttl: float, metadata: str | None = None) -> Call:
-        """Gives the fence of what the token holds in the mode, and never takes a lock. Metadata replaces the former."""
-        return self._lock(mode, ms(ttl), *(() if metadata is None else ("META", metadata)), "XX")
+    def adopt(self, mode: Mode, ttl: float) -> Call:
+        """Gives the fence of what the token holds in the mode, and never takes a lock."""
+        return self._lock(mode, ms(ttl), "XX")
 
     def extend(self, ttl: float, fence: int, only_lengthens: bool = True) -> Call:
         """Has the hold with the fence, or whatever the token holds if it is 0, end a ttl from now."""

@@ -205,7 +205,7 @@ class Votes:
         return tally
 
     async def adopt(self) -> bool:
-        call = self.owner.adopt(self._mode, self._options.ttl, self._options.metadata)
+        call = self.owner.adopt(self._mode, self._options.ttl)
         return await self.decide(lambda vote, until: vote.take(call, until))
 
     async def extend(self, owner: Owner, ttl: float, fence: int, options: Options, until: float) -> Answer:
