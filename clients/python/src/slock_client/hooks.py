@@ -39,8 +39,9 @@ class Hooks:
 
     def _call(self, name: str, *told: Any) -> None:
         function = getattr(self, name)
+        if function is None:
+            return
         try:
-            if function is not None:
-                function(*told)
+            function(*told)
         except Exception:
             _log.warning("slock: the hook %s failed", name, exc_info=True)
