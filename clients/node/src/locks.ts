@@ -111,7 +111,8 @@ export class LockService implements Locks {
     if (typeof options === "string") throw invalid("several keys are given as an array");
     const all = typeof keys === "string" ? [keys] : keys;
     if (typeof all?.[Symbol.iterator] !== "function") throw invalid(`the keys must be a text or an array of texts, not ${String(keys)}`);
-    return new LockRequest(this.#state, this.#backend, [...all], mode, requestSettings(this.#state.settings, options));
+    const defaults = mode === "read" ? this.#state.settings : {...this.#state.settings, limit: undefined}; // of readers
+    return new LockRequest(this.#state, this.#backend, [...all], mode, requestSettings(defaults, options));
   }
 
   /** Sends a question until it is answered, to the node of the key or without a key to all. */

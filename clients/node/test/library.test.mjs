@@ -327,6 +327,13 @@ test("an outage of any length with retryForMs without end is waited for in peace
   assert.deepEqual(warned.mock.calls.map(({arguments: [text]}) => String(text)), []);
 });
 
+test("a limit by default is for readers", async () => {
+  const locks = new Locks(new MemoryServer(), {limit: 1});
+  await (await locks.write("a").acquire()).release();
+  await locks.read("a").acquire();
+  assert.ok(!(await locks.read("a").tryAcquire()));
+});
+
 test("an option that is null is not given", async () => {
   const locks = new Locks(new MemoryServer(), {prefix: null, hooks: null});
   for (const name of ["ttlMs", "waitMs", "metadata", "renew", "maxHoldMs", "atLeastMs", "token", "minReplicas", "label", "limit"]) {
@@ -349,7 +356,7 @@ test("a wrong argument is a TypeError that says what is meant, before anything i
   for (const maxHoldMs of [0, -1]) {
     assert.throws(() => locks.write("a", {maxHoldMs}), {name: "TypeError", message: `maxHoldMs must be a number of 1 or more, not ${maxHoldMs}`});
   }
-  const wrong = {retryForMs: ["x", -1, NaN], retryWaitForMs: ["x", 0], nodeTimeoutMs: [0], limit: ["1"], prefix: [5], hooks: [5], token: [5], metadata: [5], label: [7], renew: ["no"], poll: [5], failFast: [1]};
+  const wrong = {retryForMs: ["x", -1, NaN], retryWaitForMs: ["x", -1], nodeTimeoutMs: [0], limit: ["1"], prefix: [5], hooks: [5], token: [5], metadata: [5], label: [7], renew: ["no"], poll: [5], failFast: [1]};
   for (const [name, values] of Object.entries(wrong)) {
     for (const value of values) assert.throws(() => new Quorum([memory], {[name]: value}), {name: "TypeError", message: new RegExp(`^${name} must be .*, not ${value}$`)});
   }

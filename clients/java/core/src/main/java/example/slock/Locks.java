@@ -55,7 +55,8 @@ public final class Locks implements AutoCloseable {
 
   /** A request for the lock of all keys, or of none, as the one writer. It sends nothing. */
   public Request write(String... keys) {
-    return new Request(this, List.of(keys), Mode.WRITE, settings);
+    Settings own = settings.limit == null ? settings : settings.with(s -> s.limit = null); // a default is for readers
+    return new Request(this, List.of(keys), Mode.WRITE, own);
   }
 
   /** A request for the lock of all keys, or of none, as a reader. It sends nothing. */

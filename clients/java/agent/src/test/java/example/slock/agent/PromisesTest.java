@@ -81,7 +81,7 @@ class PromisesTest {
   void optionsAndRequestsAreNeverChanged() throws Exception {
     Options options = new Options();
     options.ttl(Duration.ofMillis(5)).prefix("other:");
-    try (Locks same = new Locks(memory, options)) {
+    try (Locks same = new Locks(memory, options.limit(1))) { // a limit by default is for readers
       Hold hold = same.write("a").acquire();
       assertTrue(hold.remaining().toMillis() > 5000);
       assertEquals(1, memory.holders("a").size());
