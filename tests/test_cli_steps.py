@@ -43,6 +43,12 @@ def test_a_deploy_in_three_steps(cli: Cli, locks: Locks, tmp_path: Path) -> None
     assert locks.info("deploy") is None
 
 
+def test_the_metadata_of_a_lock_that_is_taken_over(cli: Cli, client: redis.Redis) -> None:
+    for options, meta in (([], "deploy 7"), (["--meta", "deploy 8"], "deploy 8")):
+        client.execute_command("SLOCK.LOCK", "job", "t", 60_000, "META", "deploy 7")
+        assert meta in cli("run", "--token", "t", *options, "job", "--", "slock", "info", "job").stdout
+
+
 @pytest.mark.parametrize("token", ["-5eIBkhDizPQfo1n7ZN16C", "-h5"])
 def test_a_token_may_begin_with_a_hyphen(cli: Cli, client: redis.Redis, locks: Locks, token: str) -> None:
     """It is not one of those that the libraries draw. As an operand it needs a `--` before it."""

@@ -80,9 +80,11 @@ fn held_line(place: &Place, key: &str) -> String {
 /// Takes over the lock that the token holds, in whichever mode.
 async fn adopt(asked: &Asked<'_>, options: &Run, token: &str) -> Result<Hold, Failure> {
     let mut adopted = Err(Error::Closed);
+    // Without --meta, that of `slock acquire` stays.
+    let meta = options.wanted.meta.clone().unwrap_or_default();
     for mode in [Mode::Write, Mode::Read] {
         let request = asked.locks.request(options.keys.clone(), mode).token(token).ttl(options.ttl);
-        adopted = with_bounds(request, options).adopt().await;
+        adopted = with_bounds(request.metadata(&meta), options).adopt().await;
         if !matches!(adopted, Err(Error::NotHeld { .. })) {
             break;
         }

@@ -57,22 +57,17 @@ ENVIRONMENT = dict(os.environ)
 
 
 def die_with_parent() -> None:
-    """In the child, before exec: the kernel kills the server when the thread that started it ends.
-
-    `atexit` does not run when the test process itself is killed.
-    """
+    """In the child, before exec: the kernel kills it when the thread that started it ends, however that ends."""
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Server:
-    """One server process with the module loaded.
+    """One server process with the module loaded, which ends with the thread that starts it.
 
     Settings are keywords (`appendonly=True`, `slock_max_ttl_ms=1000`); `module_args` follow the path in
-    `loadmodule`; `module=False` starts a bare server; `environment` is added to that of the tests. Where a
-    test sets `config_text`, it is the whole configuration file of the next start.
-    Start servers from the main thread only: see `die_with_parent`.
-    """
+    `loadmodule`; `module=False` starts a bare server; `environment` is added to that of the tests. If a
+    test sets `config_text`, it is the whole configuration file of the next start."""
 
     # How long a start may take, with all data that is loaded.
     start_limit_s = START_TIMEOUT
