@@ -57,7 +57,7 @@ ENVIRONMENT = dict(os.environ)
 
 
 def die_with_parent() -> None:
-    """In the child, before exec: the kernel kills it when the thread that started it ends, however that ends."""
+    """In the child, before exec: the kernel kills it when the thread that started it ends in whatever way."""
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -65,9 +65,8 @@ def die_with_parent() -> None:
 class Server:
     """One server process with the module loaded, which ends with the thread that starts it.
 
-    Settings are keywords (`appendonly=True`, `slock_max_ttl_ms=1000`); `module_args` follow the path in
-    `loadmodule`; `module=False` starts a bare server; `environment` is added to that of the tests. If a
-    test sets `config_text`, it is the whole configuration file of the next start."""
+    Settings are keywords; `module_args` follow the path in `loadmodule`; `module=False` starts a bare server.
+    """
 
     # How long a start may take, with all data that is loaded.
     start_limit_s = START_TIMEOUT
