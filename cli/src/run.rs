@@ -80,11 +80,10 @@ fn held_line(place: &Place, key: &str) -> String {
 /// Takes over the lock that the token holds, in whichever mode.
 async fn adopt(asked: &Asked<'_>, options: &Run, token: &str) -> Result<Hold, Failure> {
     let mut adopted = Err(Error::Closed);
-    // Without --meta, that of `slock acquire` stays.
-    let meta = options.wanted.meta.clone().unwrap_or_default();
     for mode in [Mode::Write, Mode::Read] {
         let request = asked.locks.request(options.keys.clone(), mode).token(token).ttl(options.ttl);
-        adopted = with_bounds(request.metadata(&meta), options).adopt().await;
+        let request = request.metadata(""); // what `slock acquire --meta` said stays
+        adopted = with_bounds(request, options).adopt().await;
         if !matches!(adopted, Err(Error::NotHeld { .. })) {
             break;
         }
@@ -162,7 +161,7 @@ async fn guard(
     child.end_by(libc::SIGTERM);
     // While the lock is still held, SIGKILL comes before it ends.
     let patience = match lease.hold.check() {
-        Ok(()) => options.kill_after.min(lease.left() * 9 / 10),
+        Ok(()) => options.kill_after.min(lease.hold.remaining() * 9 / 10),
         Err(_) => options.kill_after,
     };
     if timeout(patience, child.all_ended()).await.is_err() {
@@ -226,12 +225,6 @@ impl Lease {
         Self { hold, began: Instant::now(), max_hold: options.max_hold, margin }
     }
 
-    /// For how long the lock is certainly held.
-    fn left(&self) -> Duration {
-        let most = self.max_hold.map_or(Duration::MAX, |most| most.saturating_sub(self.began.elapsed()));
-        self.hold.remaining().min(most)
-    }
-
     /// Asks the server again and again whether it has the lock, which renews it: so a lock that was taken away is noticed
     /// at once.
     async fn look(&self, ttl: Duration) -> Infallible {
@@ -258,13 +251,15 @@ impl Lease {
     /// How long until only the margin is left; or why the command has to end.
     fn time_left(&self) -> Result<Duration, String> {
         self.hold.check().map_err(|error| in_full(&error))?;
-        let left = self.left();
+        let left = self.hold.remaining();
         match left.checked_sub(self.margin) {
             Some(rest) if !rest.is_zero() => Ok(rest),
             _ => {
                 let key = table::clean(&self.hold.keys().join(", "));
-                let (ends, left) = (self.hold.remaining() > left, table::duration(left));
-                Err(match ends {
+                // The grant was a little before `began`.
+                let most = self.began.elapsed() + left + BETWEEN_LOOKS / 10;
+                let left = table::duration(left);
+                Err(match self.max_hold.is_some_and(|max_hold| max_hold < most) {
                     true => format!("--max-hold ends the lock {key} in {left}"),
                     false => format!("the lease of {key} ends in {left}, and no renewal succeeds"),
                 })
