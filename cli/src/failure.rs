@@ -44,7 +44,7 @@ impl Failure {
     }
 
     /// The error of a server or a connection. That an argument is out of its range only the server knows: the longest ttl,
-    /// for example, is a setting of it. Nor does it help to ask again for a key that holds something else.
+    /// for example, is a setting of it. A key of another type is wrong usage too: another attempt would end the same way.
     pub fn of_reply(error: &RedisError, place: &str) -> Self {
         match error.detail() {
             Some(text)

@@ -111,7 +111,8 @@ export class LockService implements Locks {
     if (typeof options === "string") throw invalid("several keys are given as an array");
     const all = typeof keys === "string" ? [keys] : keys;
     if (typeof all?.[Symbol.iterator] !== "function") throw invalid(`the keys must be a text or an array of texts, not ${String(keys)}`);
-    const defaults = mode === "read" ? this.#state.settings : {...this.#state.settings, limit: undefined}; // of readers
+    const {settings} = this.#state;
+    const defaults = mode === "read" || settings.limit === undefined ? settings : {...settings, limit: undefined}; // it is for readers
     return new LockRequest(this.#state, this.#backend, [...all], mode, requestSettings(defaults, options));
   }
 

@@ -127,7 +127,7 @@ export function check(keys: readonly string[], mode: Mode, wanted: Settings, cou
   const {ttlMs, limit, metadata, token, minReplicas} = wanted;
   if (keys.length < 1 || keys.length > 1024) throw invalid(`a request needs 1 to 1024 keys, not ${keys.length}`);
   if (keys.some((key) => typeof key !== "string" || key === "")) throw invalid("a key must be a text, and must not be empty");
-  if (new Set(keys).size < keys.length) throw invalid("a key is named twice");
+  if (keys.length > 1 && new Set(keys).size < keys.length) throw invalid("a key is named twice");
   if (!Number.isSafeInteger((limit ?? 1) + minReplicas)) throw invalid(`limit and minReplicas must be whole numbers, not ${limit} and ${minReplicas}`);
   if (limit !== undefined && mode !== "read") throw invalid("a limit is for reading only");
   if (Buffer.byteLength(metadata) > 1024) throw invalid(`the metadata must have at most 1024 bytes, not ${Buffer.byteLength(metadata)}`);

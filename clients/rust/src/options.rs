@@ -92,7 +92,9 @@ impl Options {
         let wrong = match self.limit {
             _ if keys.is_empty() => "a request needs a key, and keys are text".into(),
             _ if keys.iter().any(String::is_empty) => "a key must not be empty".into(),
-            _ if keys.iter().collect::<HashSet<_>>().len() < keys.len() => "a key is named twice".into(),
+            _ if keys.len() > 1 && keys.iter().collect::<HashSet<_>>().len() < keys.len() => {
+                "a key is named twice".into()
+            }
             _ if self.max_hold.is_some_and(|most| most.is_zero()) => {
                 "the max hold must be more than 0".into()
             }

@@ -77,7 +77,7 @@ class LocksOptions(RequestOptions, total=False):
 
     - `prefix` is put before each key that is sent, and taken off in `info` and `queues`.
     - `retry_for`: how long a call goes on while no reply comes at all. Default: 3 s. Less than 0.5 s counts as that.
-    - `retry_wait_for`: how long a request that waits survives an outage. Default: 60 s. The same is the least.
+    - `retry_wait_for`: how long a request that waits survives an outage. Default: 60 s. Less than 0.5 s counts as that.
     - `hooks`: see `Hooks`.
     """
 

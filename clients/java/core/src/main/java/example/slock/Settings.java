@@ -75,7 +75,7 @@ final class Settings implements Cloneable {
   void check(List<String> keys, Mode mode) {
     require(!keys.isEmpty() && keys.size() <= 1024, "a request needs 1 to 1024 keys, not %s", keys.size());
     require(!keys.contains(""), "a key must not be empty");
-    require(Set.copyOf(keys).size() == keys.size(), "a key is named twice: %s", keys);
+    require(keys.size() == 1 || Set.copyOf(keys).size() == keys.size(), "a key is named twice: %s", keys);
     checkTtl(ttl);
     require(wait >= 0, "the wait must not be negative, not %s", Duration.ofNanos(wait));
     require(limit == null || limit >= 1, "the limit must be 1 or more, not %s", limit);
