@@ -161,12 +161,8 @@ def _begin(function: Callable[[], Work]) -> None:
     try:
         threading.Thread(target=_complete, args=(function,), name="slock", daemon=True).start()
     except RuntimeError:  # no more threads can be started
-        thread = threading.current_thread()
-        name, thread.name = thread.name, "slock"
-        try:
-            _complete(function)
-        finally:
-            thread.name = name
+        threading.current_thread().name = "slock"
+        _complete(function)
 
 
 def _complete(function: Callable[[], Work]) -> None:
