@@ -35,6 +35,10 @@ class Scenario:
         """The same with the memory transport of the library."""
         return dataclasses.replace(self, name=f"memory: {self.name}", world="memory")
 
+    def counts_calls(self) -> bool:
+        """Its servers are new then: a command of the scenario before it may arrive after that has ended."""
+        return any("calls" in step for step in self.steps)
+
     def runs_in_memory(self) -> bool:
         is_plain = self.world == "shared" and not (self.proxy or self.own_agent)
         return is_plain and {*self.open} <= {"prefix"} and all(map(_runs_in_memory, self.steps))

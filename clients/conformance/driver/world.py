@@ -137,17 +137,17 @@ def as_text(reply: Any) -> Any:
 
 
 class Worlds:
-    """Servers by the name of their arrangement, which are used again; `own` and `bare` are new each time."""
+    """Servers by the name of their arrangement, which are used again. `own`, `bare` and what `is_new` are not."""
 
     def __init__(self) -> None:
         self._kept: dict[str, World] = {}
         self._used: list[World] = []
         self._own: list[World] = []
 
-    def get(self, kind: str) -> World:
+    def get(self, kind: str, is_new: bool = False) -> World:
         if kind == "memory":
             return MemoryWorld()
-        if kind in ("own", "bare"):
+        if is_new or kind in ("own", "bare"):
             self._own.append(make_world(kind))
             return self._own[-1]
         if kind not in self._kept:
