@@ -178,9 +178,16 @@ impl<C: Connection> Transport for Link<C> {
 pub(crate) struct Program(Box<dyn Fn(Cmd) -> BoxFuture<'static, RedisResult<Value>> + Send + Sync>);
 
 impl Program {
-    pub(crate) fn new(connection: impl ConnectionLike + Clone + Send + Sync + 'static) -> Self {
+    /// Each call is refused if the connection was not opened for the database `db`, where renewals go.
+    pub(crate) fn new(connection: impl ConnectionLike + Clone + Send + Sync + 'static, db: i64) -> Self {
         Self(Box::new(move |command| {
             let mut connection = connection.clone();
+            if connection.get_db() != db {
+                let text =
+                    format!("the connection is for database {}, the client for {db}", connection.get_db());
+                return async { Err((redis::ErrorKind::InvalidClientConfig, "two databases", text).into()) }
+                    .boxed();
+            }
             async move { connection.req_packed_command(&command).await }.boxed()
         }))
     }
@@ -192,7 +199,7 @@ impl Program {
         let until = now + (call.until.saturating_duration_since(now) / 2).min(SILENCE);
         let reply = timeout_at(until.into(), (self.0)(call.command.clone())).await.ok()?;
         match reply.and_then(Value::extract_error) {
-            Err(error) if !is_reply(&error) => None,
+            Err(error) if !is_reply(&error) && error.kind() != redis::ErrorKind::InvalidClientConfig => None,
             reply => Some(reply.map(|value| Reply { value, then: Value::Nil, is_alone: true })),
         }
     }

@@ -26,6 +26,15 @@ async fn a_connection_of_the_programs_has_the_commands_of_calls() {
     assert_eq!(last().await, "slock.munlock");
 }
 
+#[tokio::test]
+async fn a_connection_of_the_programs_to_another_database() {
+    let server = Server::start().await;
+    let third = redis::Client::open(format!("redis://127.0.0.1:{}/3", server.port)).unwrap();
+    let error =
+        Locks::new((third, server.connection().await.unwrap())).write("k").acquire().await.unwrap_err();
+    assert!(error.to_string().contains("the connection is for database 0, the client for 3"), "{error}");
+}
+
 /// Renewals do not use it, and calls leave it after a while.
 #[tokio::test]
 async fn a_connection_of_the_programs_that_is_blocked() {
