@@ -25,7 +25,7 @@ from harness import Server, wait_until
 from slock_client.testing import MemoryServer
 
 SOURCE = str(Path(slock_client.__file__).parents[1])
-TTL = 3.0
+TTL = 6.0
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_loop_that_outlives_others(locks: slock_client.asyncio.Locks, client: 
 
 def test_a_hold_of_a_closed_loop_is_not_renewed(locks: slock_client.asyncio.Locks, client: redis.Redis) -> None:
     hold = asyncio.run(locks.write("job").acquire())
-    wait_until(lambda: client.exists("job") == 0, 5)
+    wait_until(lambda: client.exists("job") == 0, TTL + 4)
     assert hold.lost
 
 
@@ -123,7 +123,7 @@ def test_a_hold_that_nobody_has_is_ended(server: Server, client: redis.Redis) ->
     wait_until(is_renewed)
     del hold, is_renewed
     gc.collect()
-    wait_until(lambda: client.exists("job") == 0, TTL + 1)
+    wait_until(lambda: client.exists("job") == 0, TTL + 4)
     locks.close()
 
 
@@ -181,7 +181,7 @@ import sys, time
 import redis, slock_client
 {after}
 import gevent
-locks = slock_client.Locks(redis.Redis(port=int(sys.argv[1])), ttl=3)
+locks = slock_client.Locks(redis.Redis(port=int(sys.argv[1])), ttl=6)
 order, ticks = [], []
 def work(number):
     with locks.write("job", wait=20) as hold:
