@@ -137,7 +137,7 @@ def as_text(reply: Any) -> Any:
 
 
 class Worlds:
-    """Servers by the name of their arrangement, which are used again. `own`, `bare` and what `is_new` are not."""
+    """Servers by the name of their arrangement, used again. `own`, `bare` and what `is_new` are not."""
 
     def __init__(self) -> None:
         self._kept: dict[str, World] = {}
