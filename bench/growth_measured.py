@@ -30,8 +30,9 @@ SLICE_NS = 3_000_000
 NOISE_NS = 50_000
 # What eight times as many may cost: eight times as much, and what memory that is farther away costs more.
 FARTHER = 2.0
-# A look at all names, owners or channels has a slice of 300 µs each 10 ms. Each second try begins after one.
+# A look at all names, owners or channels has a slice of 300 µs each 10 ms. Each second try begins after it.
 LOOK_NS, LOOKS_EACH_S = 250_000, 0.015
+LOOK_LIMIT_S = 1.5
 MOST_TRIES = 15
 QUIET_NS = 150_000
 # What is not over then counts as that long, and ends with its server.
@@ -160,11 +161,17 @@ class Ground:
         return Cost(max(0.0, all_ns - turns * self.idle_ns), max(0.0, longest_ns - self.idle_ns))
 
     def _wait_for_look(self) -> None:
-        """Until a slice of a look at the crowd is just over, if one goes on: the next is a while off."""
-        end = time.monotonic() + LOOKS_EACH_S
+        """Until a look at the crowd is over, because some operations last for several slices. If it goes on
+        and on, until a slice is just over."""
         self.control.ok("TURNS.RESET")
-        while time.monotonic() < end and self.control.ok("TURNS.READ")[2] < LOOK_NS:
-            pass
+        last = time.monotonic()
+        end = last + LOOK_LIMIT_S
+        while (at := time.monotonic()) < last + 2 * LOOKS_EACH_S:
+            if self.control.ok("TURNS.READ")[2] >= LOOK_NS:
+                if at > end:
+                    return
+                self.control.ok("TURNS.RESET")
+                last = at
 
     def _wait_for_quiet(self) -> list[int]:
         """Until three looks, one after the other, have found next to nothing done. What the first saw: turns,
