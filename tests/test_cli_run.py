@@ -58,6 +58,11 @@ def test_readers_share_and_exclude_a_writer(cli: Cli) -> None:
     assert cli("run", "--read", "job", "--", "sh", "-c", script).returncode == 0
 
 
+def test_the_same_key_of_another_database_is_another_lock(cli: Cli) -> None:
+    script = f"slock run job -- slock --url {cli.url}/5 run job -- echo ran"
+    assert cli("run", "other", "--", "sh", "-c", script).stdout == "ran\n"
+
+
 def test_the_command_knows_its_lock(cli: Cli) -> None:
     script = 'echo "$SLOCK_KEY"; slock check "$SLOCK_KEY" "$SLOCK_FENCE"; slock release job "$SLOCK_TOKEN"'
     done = cli("run", "job", "--", "sh", "-c", script)

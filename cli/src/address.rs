@@ -108,6 +108,13 @@ impl Place {
         format!("{}{key}", self.prefix)
     }
 
+    /// A key in one line: the servers as they were named, the name of a primary, the database, the name on the server.
+    pub fn line(&self, key: &str) -> String {
+        let primary = if let Kind::Sentinel(name) = &self.kind { name } else { "" };
+        let database = self.server.redis_settings().db();
+        format!("{} {primary}/{database} {}", self.shown, self.full(key)).replace('\n', " ")
+    }
+
     /// The key of a name on the server, if it begins with the prefix.
     pub fn key<'a>(&self, name: &'a [u8]) -> Option<&'a [u8]> {
         name.strip_prefix(self.prefix.as_bytes())

@@ -54,7 +54,7 @@ fn with_bounds(request: Request, options: &Run) -> Request {
     }
 }
 
-/// For the command: what this `slock run` and those around it hold, one key a line, with its server.
+/// For the command: what this `slock run` and those around it hold, one key a line, with its place.
 const HELD: &str = "SLOCK_HELD";
 
 /// The command of a `slock run` that waited for the lock of that `slock run` would wait for ever.
@@ -63,7 +63,7 @@ fn refuse_to_wait_for_itself(place: &Place, options: &Run) -> Result<(), Failure
         return Ok(());
     }
     let held = std::env::var(HELD).unwrap_or_default();
-    match options.keys.iter().find(|key| held.lines().any(|line| line == held_line(place, key))) {
+    match options.keys.iter().find(|key| held.lines().any(|line| line == place.line(key))) {
         Some(key) => Err(Failure::usage(format!(
             "this runs under `slock run {0}` already, and would wait for itself: run the command without slock, or unset \
              {HELD} if {0} is not held any more",
@@ -71,10 +71,6 @@ fn refuse_to_wait_for_itself(place: &Place, options: &Run) -> Result<(), Failure
         ))),
         None => Ok(()),
     }
-}
-
-fn held_line(place: &Place, key: &str) -> String {
-    format!("{} {}", place.shown, place.full(key)).replace('\n', " ")
 }
 
 /// Takes over the lock that the token holds, in whichever mode.
@@ -100,7 +96,7 @@ async fn adopt(asked: &Asked<'_>, options: &Run, token: &str) -> Result<Hold, Fa
 /// Runs the command under this hold.
 async fn under(hold: Hold, asked: &Asked<'_>, options: &Run, signals: &mut Signals) -> Result<u8, Failure> {
     let mut held: Vec<String> = std::env::var(HELD).into_iter().collect();
-    held.extend(options.keys.iter().map(|key| held_line(asked.place, key)));
+    held.extend(options.keys.iter().map(|key| asked.place.line(key)));
     let mut environment = vec![
         (HELD, Some(held.join("\n"))),
         ("SLOCK_KEY", Some(options.keys.join("\n"))),
