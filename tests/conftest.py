@@ -53,7 +53,7 @@ def _end(servers: list[Server]) -> None:
 
 @pytest.fixture(scope="session")
 def _shared_server() -> Iterator[Server]:
-    server = Server(name="shared", notify_keyspace_events="KEA", repl_timeout=600).start()
+    server = Server(name="shared", notify_keyspace_events="KEA").start()
     yield server
     _end([server])
 

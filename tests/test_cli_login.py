@@ -170,7 +170,7 @@ def test_an_error_says_in_one_line_what_to_do(server: Server, closed: Server, wo
         }.items():
             done = Cli(url)(*words)
             assert (done.returncode, done.stdout, done.stderr.count("\n")) == (69, "", 1)
-            assert all(part in done.stderr for part in said)
+            assert not [part for part in said if part not in done.stderr], done.stderr
             assert "hidden" not in done.stderr
 
 

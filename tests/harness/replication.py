@@ -63,6 +63,7 @@ class ReplicationStream:
 
     def __init__(self, primary: Server) -> None:
         self._primary = primary.client()
+        self._primary.config_set("repl-timeout", 3600)  # it acknowledges nothing
         self._link = primary.raw()
         # Without the capability "eof" the snapshot comes with its length, and the stream right behind it.
         self._link.ok("REPLCONF", "capa", "psync2")

@@ -19,6 +19,8 @@ from harness import RawConnection, wait_until
 
 # Between two looks at a server.
 POLL_SECONDS = 0.01
+# A ttl below this may end before a busy machine has renewed the hold.
+BRIEF_MS = 1000
 # What SLOCK.INFO says of a key that nobody holds and nobody waits for.
 FREE = {"mode": "free", "readers": 0, "waiters": 0, "fence": 0, "holders": [], "queue": []}
 # Above every fence that a server gives.
@@ -72,7 +74,7 @@ class Play:
             wait_until(lambda: not self.world.proxy.unused(), TIMEOUT_SECONDS, "each rule to be used")
         if self.agent.is_running:
             for hold in self._holds:
-                self.agent.ask("release", hold=self._names[hold])
+                self._release(self._names[hold])
         for name, command in self._plain:
             if name in self.world.running():
                 self.world.call(name, *command)
@@ -80,6 +82,15 @@ class Play:
             for locks in self._locks:
                 self.agent.ask("close", locks=locks)
         self.world.wait_until_nothing_is_left()
+
+    def _release(self, hold: str) -> None:
+        try:
+            self.agent.ask("release", hold=hold)
+        except AgentError as error:
+            ttls = [step.get("ttl_ms") for step in self.scenario.steps]
+            is_brief = any(isinstance(ttl, int) and ttl < BRIEF_MS for ttl in ttls)
+            if not (is_brief and error.name == "Lost"):
+                raise
 
     # --- steps
 

@@ -35,7 +35,7 @@ def package(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def locks_of(client: Any, package: Any) -> Any:
     half = ".asyncio" if package.__name__.endswith("asyncio") else ""
-    return importlib.import_module(f"slock_client{half}").Locks(client, ttl=10)
+    return importlib.import_module(f"slock_client{half}").Locks(client, ttl=10, retry_for=10)
 
 
 async def done(function: Any, *arguments: Any) -> Any:
