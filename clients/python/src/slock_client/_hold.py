@@ -81,7 +81,7 @@ class HoldBase:
         self._context = contextvars.copy_context()
         self._pid = os.getpid()
         self._ttl = grant.options.ttl
-        self._granted = grant.answer.sent  # when it was granted, at the earliest
+        self._granted = now()
         self._until = float("-inf")  # valid until then
         self._is_changing = False  # a change of mode is under way
         self._is_renewing = False
