@@ -124,7 +124,9 @@ pub(crate) struct Acquisition<'a> {
 impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
         if self.ends && self.is_open() {
-            self.node.leave(self.wanted, None, Duration::ZERO);
+            // Without REFUSE, MUNLOCK withdraws no request.
+            let withdrawal = self.wanted.is_given().then(|| self.wanted.withdraw());
+            self.node.leave(self.wanted, None, Duration::ZERO, withdrawal);
         }
     }
 }

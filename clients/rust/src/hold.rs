@@ -263,6 +263,8 @@ impl Inner {
     }
 
     pub(crate) async fn released(self: &Arc<Self>) -> Result<()> {
+        // `close` waits until what was begun has ended.
+        let _running = self.shared().tracker.token();
         let (fence, after) = self.finish()?;
         match self.votes.end(fence, after).await {
             Ok(true) => Ok(()),

@@ -141,8 +141,14 @@ impl Node {
     }
 
     /// Sends the end of an owner, which may be repeated, in the background: until it is answered, with growing pauses, for the
-    /// time in which the server would refuse the owner token.
-    pub(crate) fn leave(self: &Arc<Self>, wanted: &Wanted, fence: Option<i64>, after: Duration) {
+    /// time in which the server would refuse the owner token. The command `before` needs a reply first.
+    pub(crate) fn leave(
+        self: &Arc<Self>,
+        wanted: &Wanted,
+        fence: Option<i64>,
+        after: Duration,
+        before: Option<Cmd>,
+    ) {
         let (command, limit) = wanted.ending(fence, after);
         let (node, owner, end) = (self.clone(), wanted.clone(), Instant::now() + limit);
         let deliver = async move {
@@ -150,8 +156,17 @@ impl Node {
                 // For no longer than a command: another runtime may stand still with one.
                 let _turn = timeout(SILENCE, node.ends.acquire()).await;
                 let until = end.min(Instant::now() + node.shared.retry_for);
-                let call = Call { is_reserved: true, ..owner.call(&command, until) };
-                Ok(Box::pin(node.number(call)).await?) // so that those who wait are small
+                let send = |command| {
+                    let call = Call { is_reserved: true, ..owner.call(command, until) };
+                    Box::pin(node.number(call)) // so that those who wait are small
+                };
+                if let Some(before) = &before
+                    && let Err(error) = send(before).await
+                    && passes(&error)
+                {
+                    return Err(error.into());
+                }
+                Ok(send(&command).await?)
             };
             repeat(&owner.keys, end, send).await
         };

@@ -124,9 +124,9 @@ impl Wanted {
         fenced(self.command(name).arg(milliseconds(ttl)), Some(fence))
     }
 
-    /// Ends a waiting upgrade.
+    /// Ends the waiting requests of the owner token for the lock. The first key stands for all keys of a request.
     pub(crate) fn withdraw(&self) -> Cmd {
-        self.command("CANCEL")
+        Cmd::new().arg(("SLOCK.CANCEL", self.key(), &*self.token)).take()
     }
 
     /// Ends the acquisition, and says for how long that is sent: the server withdraws what waits, releases what is held, and

@@ -291,7 +291,7 @@ impl Votes {
     }
 
     fn leave_at(&self, at: usize, fence: Option<i64>, after: Duration) {
-        self.servers.nodes[at].leave(&self.wanted, fence.or(self.fence(at)), after);
+        self.servers.nodes[at].leave(&self.wanted, fence.or(self.fence(at)), after, None);
     }
 
     fn fence(&self, at: usize) -> Option<i64> {
