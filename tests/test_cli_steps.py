@@ -82,6 +82,13 @@ def test_a_shell_reads_what_it_prints_or_ends(cli: Cli, client: redis.Redis, tak
     assert (done.returncode, done.stdout) == (9, "")
 
 
+@pytest.mark.parametrize("words", ["--wait '' deploy", "--ttl 10x deploy", "--tls-cert x deploy"])
+def test_wrong_usage_ends_the_shell(cli: Cli, words: str) -> None:
+    call = ["sh", "-ec", f'eval "$(slock acquire --export {words})"; echo went on']
+    done = subprocess.run(call, env=cli.environment, capture_output=True, text=True, timeout=LIMIT)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr
+
+
 def test_acquire_prints_both_tokens_and_extend_never_shortens(cli: Cli, locks: Locks) -> None:
     token, fence = cli("acquire", "job").stdout.split()
     assert 590_000 < locks.pttl("job", token) <= 600_000

@@ -47,16 +47,17 @@ async fn slock() {
         }
         code
     });
-    if let Command::Acquire(options) = &cli.command
-        && options.export
-        && code != 0
-        && is_read_by_a_program()
-    {
+    // A look-up of a name that still goes on must not keep the program.
+    exit(i32::from(code), matches!(&cli.command, Command::Acquire(options) if options.export));
+}
+
+/// Ends the program at once.
+fn exit(code: i32, is_export: bool) -> ! {
+    if is_export && code != 0 && is_read_by_a_program() {
         // So that `eval` of it fails, too.
         table::put_text(&format!("(exit {code})"));
     }
-    // At once: a look-up of a name that still goes on must not keep the program.
-    std::process::exit(i32::from(code));
+    std::process::exit(code);
 }
 
 /// Not so for a terminal, and for a file of variables.
@@ -75,7 +76,7 @@ fn refuse(error: &clap::Error) -> ! {
     if is_incomplete && has("run") && !has("--") {
         table::say("the command comes after `--`: slock run KEY -- COMMAND");
     }
-    std::process::exit(error.exit_code());
+    exit(error.exit_code(), has("--export"));
 }
 
 async fn act(cli: &Cli) -> Result<u8, Failure> {
