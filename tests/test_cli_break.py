@@ -168,6 +168,19 @@ def test_the_help_has_the_permissions(cli: Cli, client: redis.Redis) -> None:
     assert client.dbsize() == 0
 
 
+def test_what_was_ended_before_an_error_is_shown(cli: Cli, client: redis.Redis) -> None:
+    client.execute_command("ACL", "SETUSER", "half", "on", ">secret", "%R~*", "~mine:*", "+@all")
+    half = Cli(cli.url.replace("://", "://half:secret@"))
+    for words, shown in (([], "mine:1: ended the hold of 'alice' "), (["--json"], '"key": "mine:1"')):
+        for key in ("mine:1", "other", "mine:2"):
+            hold(client, key, "t", "alice")
+        done = half("break", "--yes", *words, "mine:1", "other", "mine:2")
+        assert done.returncode == 69 and shown in done.stdout and "mine:2" not in done.stdout
+        assert "slock: other: the hold of 'alice' may not have ended: " in done.stderr
+        assert {*client.keys()} == {b"other", b"mine:2"}
+    client.execute_command("ACL", "DELUSER", "half")
+
+
 # --- the reason, in the log: who ended which lease, and why
 
 

@@ -78,27 +78,34 @@ pub async fn take_away(
     {
         return Err(Failure::new(NO, "nothing is ended"));
     }
-    let mut ended = Vec::new();
+    let (mut ended, mut failure) = (Vec::new(), None);
     for Hold { node, name, token, shown } in holds {
         let mut release = cmd("SLOCK.MUNLOCK");
         release.arg(1).arg(name).arg(token).arg("FENCE").arg(shown["fence"].as_i64());
         if let Some(reason) = reason {
             release.arg("REASON").arg(reason);
         }
-        if nodes[node].answer(release).await? == Value::Int(1) {
-            ended.push(shown);
+        match nodes[node].answer(release).await {
+            Ok(Value::Int(1)) => ended.push(shown),
+            Ok(_) => {}
+            Err(Failure { line, code }) => {
+                let (key, owner) = (name_of(&shown), owner(&shown));
+                let line = format!("{key}: the hold of '{owner}' may not have ended: {line}");
+                failure = Some(Failure::new(code, line));
+                break;
+            }
         }
     }
     if !as_json {
         ended.iter().for_each(tell_of);
     }
     let code = if ended.is_empty() { NO } else { 0 };
-    match (as_json, ended.is_empty()) {
-        (true, _) => table::print_json(&Json::Array(ended)),
-        (false, true) => table::put("no hold is ended"),
-        (false, false) => {}
+    if as_json {
+        table::print_json(&Json::Array(ended));
+    } else if code == NO && failure.is_none() {
+        table::put("no hold is ended");
     }
-    Ok(code)
+    failure.map_or(Ok(code), Err)
 }
 
 fn tell_of(hold: &Json) {
