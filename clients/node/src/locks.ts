@@ -140,7 +140,7 @@ export class ServerBackend implements Backend {
     const {answer, error, isOpen} = await new Acquisition(server, owner, owner.lock(mode, settings), settings, stop, isTry).run();
     if (answer && server.transport.topology.hasFailover) server.listener.channel(owner.keys[0]!, true); // its end tells of another primary
     if (answer) return {keeper: server, owner, answer};
-    if (isOpen) server.endLater(owner, 0);
+    if (isOpen) server.abandon(owner);
     if (error !== undefined) throw error;
     return undefined;
   }

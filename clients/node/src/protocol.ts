@@ -64,13 +64,13 @@ export class Owner {
     return this.#command(to === "write" ? "SLOCK.UPGRADE" : "SLOCK.DOWNGRADE", "", [milliseconds(ttlMs), ...fenced(fence)]);
   }
 
-  /** Ends a waiting upgrade. */
-  withdraw(): Call { return this.#command("SLOCK.CANCEL", "", []); }
+  /** Ends what waits for the first key, also if it waits for all keys. */
+  withdraw(): Call { return {key: this.keys[0]!, command: ["SLOCK.CANCEL", this.keys[0]!, this.token]}; }
 
   /**
    * Ends the acquisition: the server withdraws what waits, releases what is held, and refuses what arrives later. A
-   * token of the program's may be in use for another hold: it is not refused, and of it the hold with the fence ends, if
-   * that is known.
+   * token of the program's may be in use for another hold: it is not refused, what waits stays (see `withdraw`), and the hold
+   * with the fence ends, if that is known.
    */
   end(fence: number): Call {
     return this.#command("", "SLOCK.MUNLOCK", this.isGiven ? fenced(fence) : ["REFUSE", String(REFUSE_MS)]);

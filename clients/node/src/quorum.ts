@@ -208,7 +208,7 @@ class Votes implements Keeper {
     try {
       return (await vote.server.number(call, until)).number > 0;
     } catch (error) {
-      if (passes(error)) vote.server.deliver(call, REFUSE_MS);
+      if (passes(error)) vote.server.deliver([call], REFUSE_MS);
       throw error;
     }
   };

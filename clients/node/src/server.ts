@@ -28,7 +28,7 @@ export interface Answer {
 export class Server {
   readonly listener: Listener;
   /** What is to be delivered in the background, and how many deliveries are under way. */
-  readonly #deliveries = new Set<{readonly call: Call; readonly until: number}>();
+  readonly #deliveries = new Set<{readonly calls: readonly Call[]; readonly until: number}>();
   delivering = 0;
 
   /** `holds` are those that are renewed. */
@@ -101,17 +101,20 @@ export class Server {
       return number === (isKept ? 1 : owner.keys.length) || (owner.isGiven && Boolean(isRepeated));
     } catch (error) {
       if (isWrongType(error)) return false;
-      if (error instanceof NoAnswerError) this.deliver(call, isKept ? afterMs : REFUSE_MS);
+      if (error instanceof NoAnswerError) this.deliver([call], isKept ? afterMs : REFUSE_MS);
       throw error;
     }
   }
 
   /** Releases in the background. */
-  endLater(owner: Owner, fence: number): void { this.deliver(owner.end(fence), REFUSE_MS); }
+  endLater(owner: Owner, fence: number): void { this.deliver([owner.end(fence)], REFUSE_MS); }
 
-  /** Sends a command until it is answered, for a time. A program that has nothing else to do does not wait for that. */
-  deliver(call: Call, forMs: number): void {
-    this.#deliveries.add({call, until: monotonic() + forMs});
+  /** Ends an acquisition in the background. One with a token of the program's is withdrawn first, which its end does not do. */
+  abandon(owner: Owner): void { this.deliver([...(owner.isGiven ? [owner.withdraw()] : []), owner.end(0)], REFUSE_MS); }
+
+  /** Sends commands in order, each until it is answered, for a time. A program that has nothing else to do does not wait for that. */
+  deliver(calls: readonly Call[], forMs: number): void {
+    this.#deliveries.add({calls, until: monotonic() + forMs});
     if (this.delivering < DELIVERIES_AT_ONCE) void this.#deliver();
   }
 
@@ -120,8 +123,10 @@ export class Server {
     for (const one of this.#deliveries) {
       this.#deliveries.delete(one);
       // Over the connection over which a request may be on its way, so that its end does not come first.
-      const send = (until: number): Promise<Answer> => this.number(one.call, Math.min(until, monotonic() + this.settings.retryForMs));
-      await repeat([], one.until - monotonic(), send, true).catch(() => {});
+      for (const call of one.calls) {
+        const send = (until: number): Promise<Answer> => this.number(call, Math.min(until, monotonic() + this.settings.retryForMs));
+        await repeat([], one.until - monotonic(), send, true).catch(() => {});
+      }
     }
     this.delivering -= 1;
   }

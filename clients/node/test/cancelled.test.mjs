@@ -5,6 +5,7 @@ import {setMaxListeners} from "node:events";
 import {test} from "node:test";
 import {setTimeout as sleep} from "node:timers/promises";
 import {Locks} from "slock-client";
+import {MemoryServer} from "slock-client/testing";
 import {BASES, connected, startProxy, startServer, until} from "./server.mjs";
 
 const COUNT = 10_000;
@@ -76,3 +77,27 @@ test("more waits than 10,000 that are aborted at once leave nothing", {timeout: 
   await until(async () => (await server.count("slock_waiters")) === 0, "nothing to wait", server, 30);
   await locks.close();
 });
+
+for (const kind of ["memory", ...BASES]) {
+  test(`${kind}: a wait with a token of the program's that is aborted is granted to nobody`, async (t) => {
+    const server = kind === "memory" ? undefined : await startServer(t);
+    const locks = new Locks(server ? await connected(t, kind, server.port) : new MemoryServer(), {hooks: {warning() {}}});
+    const busy = await locks.write("{k}c").acquire();
+    const next = locks.write("{k}c").acquire(); // it keeps the channel open, whose end would withdraw what waits
+    for (const keys of [["{k}a"], ["{k}a", "{k}b"]]) {
+      const other = await locks.write(keys.at(-1)).acquire();
+      const controller = new AbortController();
+      const waiting = locks.write(keys, {token: "task"}).acquire({signal: controller.signal});
+      const waiters = async () => (await locks.info(keys[0])).waiters;
+      await until(async () => (await waiters()) === 1, "it to wait", server);
+      controller.abort();
+      await assert.rejects(waiting, {name: "AbortError"});
+      await until(async () => (await waiters()) === 0, "it to leave the queue", server, 5);
+      await other.release();
+      for (const key of keys) await (await locks.write(key, {waitMs: 2_000}).acquire()).release();
+    }
+    await busy.release();
+    await (await next).release();
+    await locks.close();
+  });
+}
