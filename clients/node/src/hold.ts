@@ -220,8 +220,7 @@ export class HeldLock implements Hold {
 
   async upgrade(options: Parameters<Hold["upgrade"]>[0] = {}): Promise<void> {
     const {waitMs = Infinity, signal} = given(options, {waitMs: true, signal: true});
-    const {minReplicas, replicaTimeoutMs} = this.wanted;
-    const wanted = requestSettings(this.locks.settings, {ttlMs: this.ttlMs, waitMs, atLeastMs: 0, minReplicas, replicaTimeoutMs});
+    const wanted = requestSettings({...this.wanted, limit: undefined, atLeastMs: 0}, {ttlMs: this.ttlMs, waitMs});
     check(this.keys, "write", wanted, this.locks.counted);
     await this.#changeTo("write", signal, (server, call, stop) => new Acquisition(server, this.owner, call, wanted, stop).run());
   }

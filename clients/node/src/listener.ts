@@ -119,11 +119,10 @@ export class Listener {
 
   /** Has all requests of a channel sent again. */
   #again(channel: Channel): void {
-    const wasUp = channel.since === undefined;
     channel.since = undefined;
     this.#isWarned = false;
     channel.tickets.forEach((ticket) => ticket.put("again"));
-    if (wasUp) this.changed();
+    this.changed();
   }
 
   /** A new channel in the slot of the key. */

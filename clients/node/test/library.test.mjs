@@ -306,6 +306,18 @@ test("a program's own test can have a lock busy, lost and out of reach", async (
   await assert.rejects(locks.write("a").acquire(), {name: "NoAnswerError", message: /^no reply from the server within \d+ms \(lock a\): no network$/});
 });
 
+test("the holds are confirmed when a new channel is, which may be at another primary", async () => {
+  const memory = new MemoryServer();
+  let confirm;
+  const slow = {topology: memory.topology, call: (...all) => memory.call(...all), listen: (...all) => (confirm = all[2], () => {}), close() {}};
+  const locks = new Locks(slow, quiet);
+  const hold = await locks.write("a").acquire();
+  await memory.call({key: "a", command: ["DEL", "a"]});
+  confirm();
+  await until(() => hold.lost, "the loss, before the next renewal", undefined, 2);
+  await locks.close();
+});
+
 test("an error of another realm, as those of Node are under Jest, passes or not by its name", async () => {
   const memory = new MemoryServer();
   const locks = new Locks(memory, {retryForMs: 50, ...quiet});
@@ -330,8 +342,10 @@ test("an outage of any length with retryForMs without end is waited for in peace
 test("a limit by default is for readers", async () => {
   const locks = new Locks(new MemoryServer(), {limit: 1});
   await (await locks.write("a").acquire()).release();
-  await locks.read("a").acquire();
+  const hold = await locks.read("a").acquire();
   assert.ok(!(await locks.read("a").tryAcquire()));
+  await hold.upgrade();
+  assert.equal(hold.mode, "write");
 });
 
 test("an option that is null is not given", async () => {
