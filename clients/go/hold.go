@@ -50,7 +50,7 @@ type lease struct {
 	mode     Mode
 	fence    int64 // 0 for a quorum
 	ttl      time.Duration
-	granted  time.Duration // when it was granted, at the earliest
+	granted  time.Duration // when the reply or the message arrived that told of it
 	until    time.Duration // valid until then
 	last     time.Duration // the end of MaxHold
 	renewAt  time.Duration // when the next renewal is due
@@ -62,7 +62,7 @@ type lease struct {
 // hold makes a hold of a grant, and has it looked after.
 func (l *Locks) hold(values context.Context, r *Request, got taken) *Hold {
 	h := &Hold{locks: l, keeper: got.keeper, owner: got.owner, settings: r.settings, values: values, extending: make(chan struct{}, 1)}
-	h.lease = lease{names: r.keys, settings: &l.settings, ttl: r.settings.ttl, granted: got.grant.sent}
+	h.lease = lease{names: r.keys, settings: &l.settings, ttl: r.settings.ttl, granted: sending()}
 	h.lease.last, h.lease.warnAt = h.lease.granted+forever, h.lease.granted+longHold
 	if most := r.settings.maxHold; most > 0 {
 		h.lease.last, h.lease.warnAt = h.lease.granted+most, h.lease.last
@@ -236,6 +236,11 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := h.locks.settings.checkTTL(ttl); err != nil {
 		return err
 	}
+	return h.confirm(ctx, max(h.snapshot().ttl, min(ttl, forever)))
+}
+
+// confirm lets the hold last for at least the ttl from now on, for Extend. It is sent until the server replies.
+func (h *Hold) confirm(ctx context.Context, ttl time.Duration) error {
 	a := newAttempts(ctx, h.locks.closing, h.owner.names, h.locks.settings.retryFor)
 	select {
 	case h.extending <- struct{}{}: // after a renewal that is on its way
@@ -249,11 +254,11 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	})
 }
 
-// extend sends one extension to at least the ttl. The caller has h.extending. What is wrong with the hold comes before
+// extend sends one extension. The caller has h.extending. What is wrong with the hold comes before
 // another error.
 func (h *Hold) extend(ctx context.Context, until time.Time, ttl time.Duration) error {
 	fence := int64(0)
-	err := h.update(func(l *lease) { ttl, fence = max(l.ttl, min(ttl, forever)), l.named() })
+	err := h.update(func(l *lease) { fence = l.named() })
 	if err != nil {
 		return err
 	}

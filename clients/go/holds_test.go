@@ -168,6 +168,29 @@ func TestAWaitSendsLittle(t *testing.T) {
 	}
 }
 
+// Holds are confirmed when a channel has its subscription, also a new one. That lengthens only those that are renewed.
+func TestHoldsAreConfirmed(t *testing.T) {
+	f, asked, isRefused := &filter{Server: slocktest.New()}, make(chan any, 9), atomic.Bool{}
+	f.call = func(call slock.Call, send func() (any, any, error)) (any, any, error) {
+		switch {
+		case call.Command[0] == "SLOCK.EXTEND":
+			asked <- call.Command[3]
+		case slices.Contains(call.Command, any("NOTIFY")) && !isRefused.Swap(true):
+			return &slock.ReplyError{Err: errors.New("NOSUBSCRIBER nobody")}, nil, nil
+		}
+		return send()
+	}
+	locks, others := slock.NewWith(f, slock.WithLogger(slog.New(slog.DiscardHandler))), slock.NewWith(f.Server)
+	hold := must(locks.Write("job").With(slock.NoRenewal()).Lock(t.Context()))
+	if ttl := <-asked; ttl != int64(1) {
+		t.Error(ttl)
+	}
+	must(others.Release(t.Context(), hold.Token(), "job"))
+	must(others.Write("busy").Lock(t.Context()))
+	go locks.Write("busy").With(slock.Wait(time.Second)).Lock(t.Context()) // which makes a new channel
+	within(t, 0, func() { <-hold.Context().Done() })
+}
+
 // unconfirmed is a server in memory that does not confirm its subscriptions by itself.
 type unconfirmed struct {
 	filter

@@ -134,11 +134,10 @@ func (c *channel) again() {
 // confirmed notes that a channel has its subscription.
 func (l *listener) confirmed(c *channel) {
 	l.mu.Lock()
-	wasUp := c.since.IsZero()
 	c.since = time.Time{}
 	c.again()
 	l.mu.Unlock()
-	if wasUp && l.server.topology.Failover {
+	if l.server.topology.Failover { // a new channel may be there because another server became the primary
 		l.changed()
 	}
 }

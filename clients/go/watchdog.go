@@ -26,9 +26,12 @@ func (l *Locks) watch(h *Hold) {
 // confirm extends all holds: the primary may be another one, which has not all of them.
 func (l *Locks) confirm() {
 	for hold := range l.holds.Range {
-		h := hold.(*Hold)
+		h, ttl := hold.(*Hold), time.Millisecond // lengthens nothing, but finds out whether the hold is there
+		if h.isRenewed() {
+			ttl = h.snapshot().ttl
+		}
 		l.servers[0].follow(h.owner.keys[0])
-		go func() { _ = h.Extend(h.values, h.settings.ttl) }()
+		go func() { _ = h.confirm(h.values, ttl) }()
 	}
 }
 
