@@ -165,7 +165,7 @@ func (s *server) acquire(ctx context.Context, r *Request, try bool) (taken, erro
 	o := r.owner()
 	got, isOpen, err := s.request(ctx, o, r.ask(o), r.settings, try)
 	if isOpen && !r.adopts {
-		call, within := o.ending(0, 0)
+		call, within := o.givingUp()
 		s.deliver(ctx, call, within)
 	}
 	return taken{s, o, got}, err

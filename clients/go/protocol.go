@@ -108,8 +108,10 @@ func (o owner) change(to Mode, ttl time.Duration, fence int64) Call {
 	return o.command(name, "", milliseconds(ttl)).fenced(fence)
 }
 
-// withdraw ends a waiting upgrade.
-func (o owner) withdraw() Call { return o.command("SLOCK.CANCEL", "") }
+// withdraw ends what waits, also for several keys: the server finds it by each of them.
+func (o owner) withdraw() Call {
+	return Call{Key: o.keys[0], KeyAt: 1, Command: []any{"SLOCK.CANCEL", o.keys[0], o.token}}
+}
 
 // ending ends the acquisition: the server withdraws what waits, releases what is held, and refuses what arrives later. A
 // token of the program's may be in use for another hold: it is not refused, and of it the hold with the fence ends, if
@@ -123,6 +125,17 @@ func (o owner) ending(fence int64, after time.Duration) (call Call, within time.
 		return call.add("REFUSE", refuseFor.Milliseconds()), refuseFor
 	}
 	return call.fenced(fence), refuseFor
+}
+
+// givingUp ends an acquisition that has no hold. The end of a token of the program's withdraws nothing by itself.
+func (o owner) givingUp() (call Call, within time.Duration) {
+	call, within = o.ending(0, 0)
+	if o.given {
+		end := call.Command
+		call = o.withdraw()
+		call.Then = end
+	}
+	return call, within
 }
 
 func (c Call) fenced(fence int64) Call {

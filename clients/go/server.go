@@ -146,9 +146,13 @@ type answer struct {
 	alone  bool          // no other copy was sent
 }
 
-// number sends one command once. A reply that is no number, such as null, is 0.
+// number sends one command once, and the one that follows it, whose reply then counts. A reply that is no number, such as
+// null, is 0.
 func (s *server) number(ctx context.Context, until time.Time, call Call) (answer, error) {
 	got := s.try(ctx, until, call)
+	if len(call.Then) > 0 {
+		got.reply = got.then
+	}
 	number, err := asNumber(got.reply, got.err)
 	return answer{number, got.sent, got.alone}, err
 }

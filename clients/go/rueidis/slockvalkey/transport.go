@@ -47,7 +47,7 @@ func (t transport) Topology() (slock.Topology, error) {
 }
 
 // Call sends a command over the connections that all commands share, which none occupies, and again over one of the pool
-// for blocking commands. A WAIT would delay all others, and goes the other way round.
+// for blocking commands. Two commands, of which the second may be a WAIT that would delay all others, go the other way round.
 func (t transport) Call(ctx context.Context, call slock.Call) (reply, then any, err error) {
 	isAlone := call.Again != (len(call.Then) > 0)
 	words, at := texts(call.Command), call.KeyAt
