@@ -76,7 +76,11 @@ public final class LockView implements Lock {
       throw ended(problem);
     } else if (held == null || problem != null) {
       Thread thread = Thread.currentThread();
-      Request request = new Request(locks, keys, mode, locks.settings.with(s -> s.thread = thread));
+      Request request = new Request(locks, keys, mode, locks.settings.with(s -> {
+        s.thread = thread;
+        s.token = null;
+        s.limit = mode == Mode.WRITE ? null : s.limit;
+      }));
       Hold hold = way.use(lease == null ? request : request.ttl(lease).renew(false));
       if (hold == null) {
         return false;
