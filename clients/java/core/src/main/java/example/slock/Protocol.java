@@ -119,14 +119,15 @@ final class Protocol {
           option(fence > 0, "FENCE", fence));
     }
 
-    /** Ends a waiting upgrade. */
+    /** Ends what waits for the first key, also if it waits for all keys. */
     Call withdraw() {
-      return call("SLOCK.CANCEL", null);
+      return new Call(keys.get(0), List.of("SLOCK.CANCEL", keys.get(0), token), List.of());
     }
 
     /**
      * Ends the acquisition: the server withdraws what waits, releases what is held, and refuses what arrives later. A token of
-     * the program's may be in use for another hold: it is not refused, and of it the hold with the fence ends, if that is known.
+     * the program's may be in use for another hold: it is not refused, what waits stays (see {@link #withdraw}), and the hold
+     * with the fence ends, if that is known.
      */
     Call end(long fence) {
       return call(null, "SLOCK.MUNLOCK", option(!isGiven, "REFUSE", Clock.millis(REFUSE)),

@@ -189,7 +189,7 @@ final class Quorum implements Backend {
       Call call = owner.end(fence.getAndSet(0));
       return server.number(call, until).thenApply(answer -> answer.number() > 0).whenComplete((was, error) -> {
         if (Protocol.passes(unwrap(error))) {
-          server.deliver(call, Protocol.REFUSE);
+          server.deliver(Protocol.REFUSE, List.of(call));
         }
       });
     }

@@ -31,7 +31,7 @@ final class Server implements Backend, Keeper {
    */
   record Answer(long number, long sent, boolean isAlone) {}
 
-  private record End(Call call, long until) {}
+  private record End(List<Call> calls, long until) {}
 
   final Transport transport;
   final Transport.Topology topology;
@@ -136,10 +136,10 @@ final class Server implements Backend, Keeper {
 
   // --- ends
 
-  /** Sends a command in the background until it is answered, for a time, with growing pauses. */
-  void deliver(Call call, long time) {
+  /** Sends commands in order in the background, each until it is answered, for a time, with growing pauses. */
+  void deliver(long time, List<Call> calls) {
     synchronized (ends) {
-      ends.addFirst(new End(call, Clock.plus(Clock.now(), time)));
+      ends.addFirst(new End(calls, Clock.plus(Clock.now(), time)));
       if (ending == MOST_ENDING) {
         return;
       }
@@ -158,11 +158,13 @@ final class Server implements Backend, Keeper {
         return;
       }
     }
-    number(end.call, Math.min(end.until, Clock.now() + TRY)).whenComplete((answer, error) -> {
+    number(end.calls.get(0), Math.min(end.until, Clock.now() + TRY)).whenComplete((answer, error) -> {
       boolean isOpen = Protocol.passes(unwrap(error)) && Clock.now() < end.until && !locks.isClosed;
-      if (isOpen) {
-        synchronized (ends) {
+      synchronized (ends) {
+        if (isOpen) {
           ends.addLast(end);
+        } else if (end.calls.size() > 1) {
+          ends.addFirst(new End(end.calls.subList(1, end.calls.size()), end.until));
         }
       }
       Clock.after(isOpen ? Polling.AFTER_ERRORS.pause(failures) : 0, () -> deliverNext(isOpen ? failures + 1 : 0));
@@ -252,7 +254,7 @@ final class Server implements Backend, Keeper {
 
   @Override
   public void endLater(Owner owner, long fence, long after) {
-    deliver(call(owner, fence, after), after > 0 ? after : Protocol.REFUSE);
+    deliver(after > 0 ? after : Protocol.REFUSE, List.of(call(owner, fence, after)));
   }
 
   private static Call call(Owner owner, long fence, long after) {

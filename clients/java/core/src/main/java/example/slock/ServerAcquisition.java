@@ -60,7 +60,8 @@ final class ServerAcquisition extends Acquisition {
   @Override
   void abandon() {
     if (isOpen()) {
-      server.deliver(owner.end(0), Protocol.REFUSE);
+      // The end of a token of the program's does not withdraw it.
+      server.deliver(Protocol.REFUSE, owner.isGiven() ? List.of(owner.withdraw(), owner.end(0)) : List.of(owner.end(0)));
     }
   }
 
