@@ -24,7 +24,7 @@ final class Kept {
   final Settings settings;
   final Keeper keeper;
   final Owner owner;
-  /** When it was granted, at the earliest. */
+  /** When the grant was known. */
   private final long granted;
   // These change in update.
   volatile Mode mode;
@@ -56,10 +56,10 @@ final class Kept {
     settings = request.settings;
     keeper = grant.keeper();
     owner = grant.owner();
-    granted = grant.from();
+    granted = Clock.now();
     warnAt = settings.maxHold == Clock.NEVER ? granted + LONG : Clock.NEVER;
     ttl = settings.ttl;
-    grant(request.mode, grant.fence(), granted);
+    grant(request.mode, grant.fence(), grant.from());
     locks.holds.add(this);
     locks.backend.follow(owner.keys().get(0));
     setTimer();
@@ -158,7 +158,7 @@ final class Kept {
 
   // --- the watchdog
 
-  private boolean isRenewed() {
+  boolean isRenewed() {
     return settings.isRenewed && !locks.isClosing;
   }
 

@@ -222,8 +222,8 @@ public final class Locks implements AutoCloseable {
     });
   }
 
-  /** Extends all holds: the primary may be another one, which has not all of them. */
+  /** Extends all holds that are renewed: the primary may be another one, which has not all of them. */
   void confirm() {
-    holds.forEach(kept -> kept.extend(0));
+    holds.stream().filter(Kept::isRenewed).forEach(kept -> kept.extend(0));
   }
 }
