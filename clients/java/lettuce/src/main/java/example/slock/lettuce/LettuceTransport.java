@@ -39,6 +39,7 @@ import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 
@@ -118,6 +119,7 @@ final class LettuceTransport implements Transport {
   private final Map<Object, AsyncCommand<String, String, List<Object>>> unconfirmed = new ConcurrentHashMap<>();
   /** The connections whose messages are heard. */
   private final Set<Object> heard = ConcurrentHashMap.newKeySet();
+  private final AtomicBoolean isFollowing = new AtomicBoolean();
   private volatile RedisClient own;
   private volatile SocketAddress primary;
 
@@ -272,10 +274,9 @@ final class LettuceTransport implements Transport {
 
   @Override
   public Runnable listen(String name, Consumer<String> heard, Runnable changed) {
-    boolean isFirst = channels.isEmpty();
     channels.put(name, new Channel(heard, changed));
     subscribe(name);
-    if (isFirst && hasSentinel()) {
+    if (hasSentinel() && !isFollowing.getAndSet(true)) {
       follow();
     }
     return () -> {
@@ -365,10 +366,11 @@ final class LettuceTransport implements Transport {
             commands.drop(commands.current);
             reopen(listening.current);
           }
-          if (!channels.isEmpty()) {
-            later(PRIMARY_MS, this::follow);
-          } else {
+          isFollowing.set(false);
+          if (channels.isEmpty()) {
             primary = null;
+          } else if (!isFollowing.getAndSet(true)) { // else who listens since then has begun anew
+            later(PRIMARY_MS, this::follow);
           }
         });
   }
