@@ -304,6 +304,8 @@ func (h *Hold) finish() (last lease, err error) {
 // release goes on in the background; so it does with ErrNoAnswer if no reply comes for RetryFor. In any case nothing
 // renews the hold any more.
 func (h *Hold) Unlock(ctx context.Context) error {
+	h.locks.running.Add(1) // before the hold ends here
+	defer h.locks.running.Add(-1)
 	if ctx.Done() != nil {
 		var end context.CancelFunc
 		ctx, end = outliving(ctx, forever)
@@ -336,7 +338,7 @@ func (h *Hold) run(ctx context.Context, work func(context.Context) error) (err e
 		loss := h.Unlock(context.WithoutCancel(ctx))
 		switch {
 		case !errors.Is(loss, ErrLost): // finished work is a success
-		case err == nil || errors.Is(err, ErrLost) || errors.Is(err, context.Canceled):
+		case err == nil || errors.Is(errors.Join(loss, context.Cause(workCtx), context.Canceled), err):
 			err = loss // what says only that the context of the work ended adds nothing
 		default:
 			err = errors.Join(loss, err)

@@ -37,11 +37,17 @@ func TestLoss(t *testing.T) {
 	hold = must(w.locks.Write("job").Lock(t.Context()))
 	w.do("DEL", "job")
 	is(t, hold.Unlock(t.Context()), []error{slock.ErrLost}, "job", "gone")
-	is(t, w.locks.Write("job").Do(t.Context(), func(context.Context) error {
-		w.do("DEL", "job")
-		return nil
-	}), []error{slock.ErrLost})
-	if count := strings.Count(w.log.String(), "a lock was lost"); count != 3 {
+	for _, result := range []error{nil, context.Canceled, fmt.Errorf("wrote 3 files: %w", context.Canceled)} {
+		err := w.locks.Write("job").Do(t.Context(), func(context.Context) error {
+			w.do("DEL", "job")
+			return result
+		})
+		isJoined := result != nil && result != context.Canceled
+		if is(t, err, []error{slock.ErrLost}); errors.Is(err, context.Canceled) != isJoined {
+			t.Error(err)
+		}
+	}
+	if count := strings.Count(w.log.String(), "a lock was lost"); count != 5 {
 		t.Error(w.log)
 	}
 }
@@ -85,6 +91,34 @@ func TestShutdown(t *testing.T) {
 		for n := range 20 {
 			is(t, <-waits, []error{slock.ErrClosed})
 			must(slock.NewWith(server).Write(fmt.Sprint(n)).With(slock.Wait(5 * time.Second)).Lock(t.Context()))
+		}
+	}
+}
+
+// Close waits for releases, also for those of a quorum whose caller has left.
+func TestCloseWaitsForReleases(t *testing.T) {
+	for _, isQuorum := range []bool{false, true} {
+		f, arrived, replies := &filter{Server: slocktest.New()}, make(chan any, 9), make(chan any)
+		f.call = func(call slock.Call, send func() (any, any, error)) (any, any, error) {
+			if call.Command[0] == "SLOCK.MUNLOCK" {
+				arrived <- nil
+				<-replies
+			}
+			return send()
+		}
+		locks := slock.NewWith(f)
+		if isQuorum {
+			locks = slock.NewQuorumWith([]slock.Transport{f})
+		}
+		hold := must(locks.Write("job").Lock(t.Context()))
+		ctx, cancel := context.WithCancel(t.Context())
+		go hold.Unlock(ctx)
+		<-arrived
+		cancel()
+		time.AfterFunc(200*time.Millisecond, func() { close(replies) })
+		_ = locks.Close()
+		if must(slock.NewWith(f.Server).Info(t.Context(), "job")).Mode != slock.Free {
+			t.Error("it did not wait")
 		}
 	}
 }

@@ -23,7 +23,7 @@ type Locks struct {
 	settings settings
 	report   *reporter
 	holds    sync.Map     // the live ones: *Hold to nothing
-	running  atomic.Int64 // acquisitions, and goroutines that send the ends of others
+	running  atomic.Int64 // acquisitions, releases, and goroutines that send something
 	closing  context.Context
 	begin    context.CancelFunc // of closing
 }
@@ -100,9 +100,9 @@ func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int,
 	return l.backend.release(ctx, &r)
 }
 
-// Close ends the waits and the renewals. Waits, and all later calls except Unlock, end with ErrClosed. The ends of
-// acquisitions that were cancelled are sent first, for at most the time of RetryFor. It releases nothing: holds that are
-// still there are lost at the end of their ttl. They may still be released. The program's client stays open.
+// Close ends the waits and the renewals. Waits, and all later calls except Unlock, end with ErrClosed. Releases under way, and
+// the ends of acquisitions that were cancelled, are sent first, for at most the time of RetryFor. It releases nothing else:
+// holds that are still there are lost at the end of their ttl. They may still be released. The program's client stays open.
 func (l *Locks) Close() error {
 	l.begin()
 	l.close(context.Background())

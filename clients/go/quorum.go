@@ -200,7 +200,9 @@ func (v *votes) ask(ctx, node context.Context, isEnough func(tally) bool, ask qu
 	got, came := make(tally, len(v.nodes)), make(chan func(), len(v.nodes))
 	for i, n := range v.quorum.nodes {
 		got[i] = NodeReply{Node: n.topology.Name, Err: errSilent}
+		n.running.Add(1)
 		go func() {
+			defer n.running.Add(-1)
 			granted, err := ask(node, until, n, &v.nodes[i])
 			came <- func() { got[i].Granted, got[i].Err = granted && err == nil, err }
 		}()
