@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -242,6 +241,7 @@ type subscription struct {
 	node     *redis.Client
 	pubsub   *redis.PubSub
 	channels map[string]func(message string, ok bool) // guarded by the transport
+	turn     sync.Mutex                               // of settle
 }
 
 // Listen subscribes to a channel.
@@ -253,7 +253,12 @@ func (t *goRedisTransport) Listen(channel string, heard func(message string, ok 
 	}
 	node, _ := cmp.Or(t.own, t.rdb).(*redis.Client)
 	t.join(node, channel, heard)
-	return func() { t.leave(node, channel) }
+	return func() {
+		select {
+		case <-t.leave(node, channel): // before its client is closed, because go-redis would log a lost connection
+		case <-time.After(ownTimeout):
+		}
+	}
 }
 
 // seek subscribes on the primary that has the channel's slot, and leaves when ctx is over. Our client, which may have sent
@@ -289,7 +294,7 @@ func (t *goRedisTransport) join(node *redis.Client, channel string, heard func(m
 	defer t.mu.Unlock()
 	if s := t.subscriptions[node]; s != nil {
 		s.channels[channel] = heard
-		go s.pubsub.SSubscribe(context.Background(), channel)
+		go t.settle(s, channel)
 	} else {
 		t.subscribe(node, map[string]func(string, bool){channel: heard})
 	}
@@ -297,29 +302,51 @@ func (t *goRedisTransport) join(node *redis.Client, channel string, heard func(m
 
 // subscribe makes a connection for channels. The transport is locked.
 func (t *goRedisTransport) subscribe(node *redis.Client, channels map[string]func(message string, ok bool)) {
-	names := slices.Collect(maps.Keys(channels))
-	s := &subscription{node: node, pubsub: node.SSubscribe(context.Background(), names...), channels: channels}
+	s := &subscription{node: node, pubsub: node.SSubscribe(context.Background()), channels: channels}
 	t.subscriptions[node] = s
 	go t.read(s)
+	for channel := range channels {
+		go t.settle(s, channel)
+	}
 	if t.topology.Failover && node.Options().PoolSize > 1 {
 		go t.follow(s)
 	}
 }
 
-// leave ends a channel, and the connection with the last one.
-func (t *goRedisTransport) leave(node *redis.Client, channel string) {
+// leave ends a channel, and the connection with the last one. It does not wait: left is closed after that.
+func (t *goRedisTransport) leave(node *redis.Client, channel string) (left chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.subscriptions[node]
+	s, left := t.subscriptions[node], make(chan struct{})
 	if s == nil {
-		return
+		close(left)
+		return left
 	}
-	if delete(s.channels, channel); len(s.channels) > 0 {
+	if delete(s.channels, channel); len(s.channels) == 0 {
+		delete(t.subscriptions, node)
+	}
+	go func() {
+		t.settle(s, channel)
+		close(left)
+	}()
+	return left
+}
+
+// settle sends what the last join or leave of a channel wants. Before that go-redis may connect, which may take long.
+func (t *goRedisTransport) settle(s *subscription, channel string) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	t.mu.Lock()
+	isOver, isWanted := t.subscriptions[s.node] != s, s.channels[channel] != nil
+	t.mu.Unlock()
+	switch {
+	case isOver:
+		_ = s.pubsub.Close()
+	case isWanted:
+		_ = s.pubsub.SSubscribe(context.Background(), channel)
+	default:
 		_ = s.pubsub.SUnsubscribe(context.Background(), channel)
-		return
 	}
-	delete(t.subscriptions, node)
-	_ = s.pubsub.Close()
 }
 
 // read hands on what arrives, until the subscription is closed.
@@ -354,7 +381,7 @@ func (t *goRedisTransport) follow(s *subscription) {
 		}
 		if isMoved {
 			t.subscribe(s.node, s.channels)
-			_ = s.pubsub.Close()
+			go s.pubsub.Close()
 		}
 		t.mu.Unlock()
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,6 +81,31 @@ func TestHooksOfTheClientSeeTheCommands(t *testing.T) {
 		is(t, w.locks.Write("job").Do(t.Context(), work), nil)
 		return after.hasLockAndUnlock()
 	})
+}
+
+// While new connections stall, a wait ends in time, and does not delay other locks.
+func TestConnectionsThatStall(t *testing.T) {
+	isStalling, stalled := atomic.Bool{}, make(chan any, 9)
+	w := newWorld(t, redis.Options{PoolSize: 1, Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if isStalling.Load() {
+			stalled <- nil
+			ctx, end := context.WithTimeout(ctx, 10*time.Second)
+			defer end()
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}})
+	must(w.locks.Write("job").Lock(t.Context()))
+	isStalling.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	ended := make(chan error)
+	go func() { _, err := w.locks.Write("job").Lock(ctx); ended <- err }()
+	<-stalled
+	within(t, 0, func() { must(w.locks.Write("other").Lock(t.Context())) })
+	within(t, time.Second, func() { is(t, <-ended, []error{context.DeadlineExceeded}) })
+	within(t, time.Second, func() { _ = w.locks.Close() })
 }
 
 func TestWrongClient(t *testing.T) {

@@ -72,7 +72,8 @@ func (l *listener) ticket(key string, open bool) *ticket {
 	return t
 }
 
-// channel is the channel for a key, or nil if there is none. With open it subscribes to one.
+// channel is the channel for a key, or nil if there is none that has its subscription. With open it subscribes to one, or
+// gives one that waits for its subscription.
 func (l *listener) channel(key string, open bool) (c *channel, isNew bool) {
 	slot := uint16(0)
 	if l.server.topology.Cluster {
@@ -82,7 +83,7 @@ func (l *listener) channel(key string, open bool) (c *channel, isNew bool) {
 	defer l.mu.Unlock()
 	c = l.channels[slot]
 	switch {
-	case c == nil && !open, time.Now().Before(l.denied):
+	case !open && (c == nil || !c.since.IsZero()), time.Now().Before(l.denied):
 		return nil, false
 	case c != nil:
 		return c, false
