@@ -74,8 +74,8 @@ class Owner:
         return self._command("SLOCK.UPGRADE" if to == "write" else "SLOCK.DOWNGRADE", "", ms(ttl), *_fenced(fence))
 
     def withdraw(self) -> Call:
-        """Ends a waiting upgrade."""
-        return self._command("SLOCK.CANCEL", "")
+        """Ends waiting requests and upgrades that want the first key."""
+        return Call(self.keys[0], ("SLOCK.CANCEL", self._words[0], self._words[-1]))
 
     def questions(self) -> list[Call]:
         """Ask who holds each key."""

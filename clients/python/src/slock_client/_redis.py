@@ -259,7 +259,8 @@ class RedisLink:
         try:
             client = await self._take()
             replies = await self._exchange(client, key, commands)
-            is_whole = True
+            # The client of a cluster redirects single commands by itself.
+            is_whole = getattr(replies[0], "code", "") != "MOVED"
         except self._base.failures as error:
             replies = [self._base.error(error)]
             is_whole = isinstance(replies[0], ServerError)

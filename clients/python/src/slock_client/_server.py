@@ -87,7 +87,7 @@ class Server:
         if now() >= until:
             raise NoReply("no time was left to send the command")
         try:
-            replies = await self.io.call(self.link, call, until)
+            replies = (await self.io.call(self.link, call, until))[bool(call.first) :]
         except NoReply as error:
             self._note_silence(error)
             raise
@@ -185,8 +185,10 @@ class Server:
         return answer.number == whole or (owner.is_given and answer.copies > 1)
 
     def drop(self, owner: Owner, fence: int) -> None:
-        """Releases in the background."""
-        self.deliver(owner.end(fence))
+        """Ends the acquisition in the background. Without a fence, a request may still wait, and the end of a token of
+        the program's does not withdraw it."""
+        first = owner.withdraw().words if owner.is_given and not fence else ()
+        self.deliver(owner.end(fence)._replace(first=first))
 
     def deliver(self, call: Call, duration: float = REFUSE_FOR) -> None:
         """Sends a command in the background until it is answered, for a time: by default the time for which the server

@@ -60,7 +60,8 @@ class ServerError(Exception):
 
 
 class Call(NamedTuple):
-    """A command, and one that follows it over the same connection, if it is not empty.
+    """A command, and those that go before and after it over the same connection, if they are not empty. The reply to
+    the first of them is not used.
 
     `key` tells which primary has to have the command. If it is `None`, each primary gets it, and the reply is a list.
     """
@@ -68,10 +69,11 @@ class Call(NamedTuple):
     key: str | None
     words: Command
     then: Command = ()
+    first: Command = ()
 
     @property
     def commands(self) -> list[Command]:
-        return [self.words, self.then] if self.then else [self.words]
+        return [command for command in (self.first, self.words, self.then) if command]
 
 
 class Mailbox(Protocol):
@@ -109,7 +111,7 @@ class Runtime(Protocol):
     async def pause(self, duration: float) -> None: ...
 
     async def call(self, link: Link, call: Call, until: float) -> list[Any]:
-        """The replies to the command and to the one that follows. A reply may be an error. Raises `NoReply`."""
+        """The replies to all commands of the call. A reply may be an error. Raises `NoReply`."""
         ...
 
 

@@ -23,6 +23,7 @@ _log = logging.getLogger("slock_client")
 T = TypeVar("T")
 
 _MOST = 500  # commands of a batch
+_NAME = "slock background"  # of the tasks of the background
 
 
 class TaskMailbox:
@@ -74,7 +75,7 @@ class Tasks:
 
     def start(self, function: Callable[[], Work]) -> None:
         if asyncio._get_running_loop() is self._loop:
-            task = self._loop.create_task(function())
+            task = self._loop.create_task(function(), name=_NAME)
             self._tasks.add(task)
             task.add_done_callback(self._end)
         elif not self._loop.is_closed():  # another thread has noticed that a hold is over
@@ -89,7 +90,8 @@ class Tasks:
             _log.error("slock: a task in the background failed", exc_info=error)
 
     def is_ending(self) -> bool:
-        return isinstance(sys.exc_info()[1], asyncio.CancelledError) and asyncio.current_task() in self._tasks
+        error, task = sys.exc_info()[1], asyncio.current_task()
+        return isinstance(error, asyncio.CancelledError) and task is not None and task.get_name() == _NAME
 
     async def apart(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await function()
@@ -98,7 +100,7 @@ class Tasks:
         await asyncio.sleep(max(0.0, duration))
 
     async def call(self, link: Link, call: Call, until: float) -> list[Any]:
-        if call.then:  # it may take long
+        if len(call.commands) > 1:  # it may take long
             return await _within(min(until, now() + link.limit), link.send(call.key, call.commands))
         if self._running < _lanes(link) and not self._queue:
             return await self._send(link, call.key, call.commands, until)
