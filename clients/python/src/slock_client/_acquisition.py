@@ -125,12 +125,14 @@ class Request:
                 outcome = await self._attempt()
                 if outcome != "again":
                     return outcome
+                continue
             except (NoReply, ServerError) as error:
-                if not passes(error):
-                    raise explained(error, self._owner.names) from error.__cause__
-                self._last = more_telling(self._last, error)
-                await self._pause(after_errors(self._failures))
-                self._failures += 1
+                failure = error
+            if not passes(failure):  # it is raised out here, because else its context would have it as the cause
+                raise explained(failure, self._owner.names)
+            self._last = more_telling(self._last, failure)
+            await self._pause(after_errors(self._failures))
+            self._failures += 1
 
     async def _pause(self, duration: float) -> None:
         await self._server.io.pause(min(duration, max(0.0, min(self._limit(), self._deadline) - now())))
@@ -224,7 +226,10 @@ class Request:
         if message in (None, AGAIN, CLOSED):
             return "again"
         if isinstance(message, ServerError):
-            raise message
+            if passes(message) or explained(message) is not message:
+                raise message
+            self._is_queued = False
+            return "again"  # it gets the error of the client library, which a message does not have
         if message:
             return await self._confirm(message, self._sent, True)
         # The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator has

@@ -215,9 +215,9 @@ class DropIn:
             return await work(*arguments, **named)
         except NoAnswerError as error:
             cause = error.__cause__
-            if isinstance(cause, (self._errors.ConnectionError, self._errors.TimeoutError)):
-                raise cause from error
-            raise self._errors.TimeoutError(str(error)) from error
+            if not isinstance(cause, (self._errors.ConnectionError, self._errors.TimeoutError)):
+                raise self._errors.TimeoutError(str(error)) from error
+        raise cause  # out here the error, of which it is the cause, does not become its context
 
 
 class SyncDropIn(DropIn):

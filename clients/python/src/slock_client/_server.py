@@ -137,9 +137,10 @@ class Server:
             try:
                 return await send(began + limit)
             except (NoReply, ServerError) as error:
-                if not passes(error):
-                    raise explained(error, names) from error.__cause__
-                last = more_telling(last, error)
+                failure = error
+            if not passes(failure):  # it is raised out here, because else its context would have it as the cause
+                raise explained(failure, names)
+            last = more_telling(last, failure)
             pause = after_errors(failures)
             failures += 1
             if self.is_closed:
