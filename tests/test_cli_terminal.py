@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
 import pytest
 import redis
 
 from harness import Locks, wait_until
-from harness.cli import LIMIT, Cli, Terminal, hold, until_free, until_held
+from harness.cli import LIMIT, Cli, Terminal, ending, ends, hold, number_in, until_free, until_held
 
 
 @pytest.fixture
@@ -86,6 +90,16 @@ def test_ctrl_z_without_a_shell_does_not_stop_for_ever(cli: Cli, client: redis.R
         until_free(client, "job")
 
 
+def test_a_stop_without_a_shell_does_not_last(cli: Cli, tmp_path: Path) -> None:
+    """The kernel does not stop slock then, so its command goes on."""
+    # A stop between vfork and exec of a further program would leave the shell waiting.
+    script = 'trap "exit 7" CONT; echo 1 >"$0"; while :; do :; done'
+    with ending(running := cli.start("run", "job", "--", "sh", "-c", script, tmp_path / "ready")):
+        number_in(tmp_path / "ready")
+        running.send_signal(signal.SIGTSTP)
+        assert ends(running) == 7
+
+
 def test_a_command_that_was_stopped_for_longer_than_the_ttl_ends(
     shell: Terminal, client: redis.Redis
 ) -> None:
@@ -100,6 +114,36 @@ def test_a_command_that_was_stopped_for_longer_than_the_ttl_ends(
     shell.shows("gets SIGTERM")
     shell.press("echo status $?", "Enter")
     assert "\nwent on" not in shell.shows("status 76")
+
+
+@pytest.mark.parametrize("job", ["{} | {}", "sh -c '{} & {}; wait'"])
+def test_both_commands_of_a_job_stop_and_go_on(shell: Terminal, tmp_path: Path, job: str) -> None:
+    """One of them has the terminal, the other one learns of the stop from its slock."""
+    work = tmp_path / "work"
+    work.write_text('echo $PPID >"$0.slock.$1"; echo $$ >"$0.$1"; exec sleep 100')
+    shell.press(job.format(*(f"slock run {key} -- sh {work} {key}" for key in "ab")), "Enter")
+    commands = [number_in(tmp_path / f"work.{key}") for key in "ab"]
+    slocks = [number_in(tmp_path / f"work.slock.{key}") for key in "ab"]
+
+    def until_stopped(*expected: int) -> None:
+        def is_so() -> bool:
+            stats = {pid: Path(f"/proc/{pid}/stat").read_text() for pid in (*commands, *slocks)}
+            return {pid for pid, stat in stats.items() if ") T " in stat} == {*expected}
+
+        wait_until(is_so, LIMIT, f"{expected} of {commands} under {slocks} to be stopped")
+
+    ways = (lambda: shell.press("C-z"), lambda: os.killpg(os.getpgid(slocks[0]), signal.SIGTSTP))
+    for number, stop in enumerate(ways, 1):
+        stop()
+        until_stopped(*commands, *slocks)
+        wait_until(lambda now=number: shell.screen().count("Stopped") == now, LIMIT, "the shell to tell")
+        shell.press("fg", "Enter")
+        until_stopped()
+    for command, slock in zip(commands, slocks, strict=True):
+        os.kill(slock, signal.SIGTSTP)
+        until_stopped(command, slock)
+        os.kill(slock, signal.SIGCONT)
+        until_stopped()
 
 
 def test_a_background_command_gets_the_terminal_by_fg(shell: Terminal, client: redis.Redis) -> None:

@@ -36,6 +36,8 @@ pub struct Child {
     group: Pid,
     events: mpsc::UnboundedReceiver<Event>,
     terminal: Option<Terminal>,
+    /// slock got SIGTSTP and has passed it on.
+    is_told_to_stop: bool,
 }
 
 /// How the command ended.
@@ -93,7 +95,7 @@ impl Child {
         if let (Err(_), Some(terminal), true) = (&started, &terminal, given.is_some()) {
             terminal.give_to(getpgrp());
         }
-        Ok(Self { group: started?, events, terminal })
+        Ok(Self { group: started?, events, terminal, is_told_to_stop: false })
     }
 
     /// What happens next to the command.
@@ -108,44 +110,54 @@ impl Child {
         }
     }
 
+    /// slock got SIGTSTP: it stops after the command, because a lock is renewed as long as the command runs.
+    pub fn stop(&mut self) {
+        self.is_told_to_stop = true;
+        self.signal(libc::SIGTSTP);
+    }
+
     /// A signal that is to end it, also when it is stopped.
     pub fn end_by(&self, signal: i32) {
         self.signal(signal);
         self.signal(libc::SIGCONT);
     }
 
-    /// The command has stopped. Where job control did it (Ctrl-Z, or a background job that wants the terminal),
-    /// slock stops with all of its group, so that the shell sees the job stopped. Any other stop is the
-    /// command's own affair. Gives whether to go on at once: slock has the terminal, as the shell gave it back
-    /// (`fg`) or there is no shell that could have stopped it.
-    pub fn stop_with_it(&self, by: i32) -> bool {
-        let Some(terminal) = &self.terminal else { return false };
-        let had_terminal = terminal.is_of(self.group);
-        if !had_terminal && ![libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&by) {
+    /// The command has stopped. If slock was told to stop, it stops now; whoever told it told the others of its group.
+    /// Where job control stopped the command (Ctrl-Z, or a background job that wants the terminal), slock stops with
+    /// all of its group, so that the shell sees the job stopped. Any other stop is the command's own affair. Gives
+    /// whether to go on at once: slock goes on, or there is no shell that could have stopped it.
+    pub fn stop_with_it(&mut self, by: i32) -> bool {
+        let is_told = std::mem::take(&mut self.is_told_to_stop);
+        let had_terminal = self.has_terminal(self.group);
+        let is_by_terminal = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&by);
+        if !(is_told || had_terminal || self.terminal.is_some() && is_by_terminal) {
             return false;
         }
-        if had_terminal {
+        if let Some(terminal) = self.terminal.as_ref().filter(|_| had_terminal) {
             terminal.give_to(getpgrp());
         }
-        let _ = kill_current_process_group(Signal::TSTP);
-        // Another thread may get the signal, so that this one stops a moment later.
-        std::thread::sleep(BETWEEN_LOOKS);
-        terminal.is_of(getpgrp())
+        stop(if is_told { std::process::id().cast_signed() } else { 0 });
+        is_told || self.has_terminal(getpgrp())
     }
 
     /// slock goes on (`fg`, `bg`), so the command does, with the terminal if slock has it.
-    pub fn go_on(&self) {
+    pub fn go_on(&mut self) {
+        self.is_told_to_stop = false;
         if let Some(terminal) = self.terminal.as_ref().filter(|terminal| terminal.is_of(getpgrp())) {
             terminal.give_to(self.group);
         }
         self.signal(libc::SIGCONT);
     }
 
+    fn has_terminal(&self, group: Pid) -> bool {
+        self.terminal.as_ref().is_some_and(|terminal| terminal.is_of(group))
+    }
+
     /// Takes the end of the command, after [`Event::Ended`]. Until then no other process has its number.
     pub fn ended(&self) -> io::Result<Ended> {
         let waited = waitpid(Some(self.group), WaitOptions::empty())?;
         let (_, status) = waited.ok_or(io::ErrorKind::NotFound)?;
-        let had_terminal = self.terminal.as_ref().is_some_and(|terminal| terminal.is_of(self.group));
+        let had_terminal = self.has_terminal(self.group);
         if let Some(terminal) = self.terminal.as_ref().filter(|_| had_terminal) {
             terminal.give_to(getpgrp());
         }
@@ -179,6 +191,20 @@ impl Ended {
                 let _ = kill_current_process_group(signal);
             }
         }
+    }
+}
+
+/// Stops this process, or its whole group for 0, as if it had no handler for SIGTSTP.
+fn stop(whom: libc::pid_t) {
+    // SAFETY: system calls on plain data, for which zeros are valid: SIG_DFL without flags. The handler is as before
+    // afterwards.
+    unsafe {
+        let (default, mut before): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
+        libc::sigaction(libc::SIGTSTP, &raw const default, &raw mut before);
+        libc::kill(whom, libc::SIGTSTP);
+        // Another thread may get the signal, so that this one stops a moment later.
+        std::thread::sleep(BETWEEN_LOOKS);
+        libc::sigaction(libc::SIGTSTP, &raw const before, std::ptr::null_mut());
     }
 }
 

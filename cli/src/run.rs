@@ -146,6 +146,7 @@ async fn guard(
             why = lease.until_it_ends() => break Some(why),
             signal = signals.next() => match signal {
                 libc::SIGCONT => child.go_on(),
+                libc::SIGTSTP => child.stop(),
                 libc::SIGUSR1 | libc::SIGUSR2 => child.signal(signal),
                 ending => child.end_by(ending),
             },

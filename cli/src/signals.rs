@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 /// Ends a wait, and is passed on to a command.
 const ENDING: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 /// Passed on to a command only.
-const OTHERS: [i32; 3] = [libc::SIGUSR1, libc::SIGUSR2, libc::SIGCONT];
+const OTHERS: [i32; 4] = [libc::SIGUSR1, libc::SIGUSR2, libc::SIGTSTP, libc::SIGCONT];
 
 pub struct Signals {
     tell: mpsc::UnboundedSender<i32>,
