@@ -18,8 +18,10 @@ import slock_client
 import slock_client.asyncio
 from harness import Server, wait_until
 from slock_client._server import Answer
+from slock_client._transport import ServerError
 from slock_client._watchdog import Watchdog
 from slock_client.testing import MemoryServer
+from test_base_libraries import done
 
 
 @pytest.fixture
@@ -73,6 +75,36 @@ def test_a_loss_ends_a_block(locks: slock_client.Locks, client: redis.Redis, cap
     with pytest.raises(KeyError), locks.write("job"):  # an error of the work is not replaced
         client.delete("job")
         raise KeyError
+
+
+@pytest.mark.parametrize("half", [slock_client, slock_client.asyncio])
+def test_releases_that_fail(half: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an error of the server: it does not replace that of the work, and keeps no other hold from its release."""
+    server, hook = MemoryServer(), Mock()
+    end = server._state._end
+
+    def fails(asked: Any, mode: str) -> int:
+        if asked.keys[0].startswith("denied"):
+            raise ServerError("NOPERM this user has no permissions")
+        return end(asked, mode)
+
+    async def main() -> None:
+        locks = half.Locks(server, hooks=slock_client.Hooks(release_failed=hook))
+        with pytest.raises(ValueError, match="of the work"):
+            if half is slock_client:
+                with locks.write("denied"):
+                    raise ValueError("of the work")
+            async with locks.write("denied"):
+                raise ValueError("of the work")
+        assert hook.call_count == 1
+        holds = [await done(locks.write(key).acquire) for key in ("lost", "other", "denied too", "last")]
+        server.execute("DEL", "lost")
+        with pytest.raises(slock_client.LostError):
+            await done(locks.close, True)
+        assert not server.holders("other") and not server.holders("last") and holds[0].lost
+
+    monkeypatch.setattr(server._state, "_end", fails)
+    asyncio.run(main())
 
 
 def test_a_hook_that_raises(caplog: Any) -> None:

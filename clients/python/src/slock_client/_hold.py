@@ -206,7 +206,7 @@ class HoldBase:
         self.detach()
         try:
             was_held = await self._end_there()
-        except _FAILED as error:
+        except Exception as error:
             _log.warning("slock: a release failed; the lock ends by its ttl (%s): %s", self, error)
             self._tell("release_failed", error)
             raise
@@ -225,7 +225,7 @@ class HoldBase:
             await self._release()
         except (errors.NotHeldError, *_FAILED):
             pass
-        except errors.LostError:
+        except Exception:
             if not has_failed:
                 raise
 

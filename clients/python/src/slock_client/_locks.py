@@ -36,7 +36,7 @@ class Engine:
         self._options = options
         self.running: set[object] = set()  # acquisitions
         self.servers = [Server(one, io(), options, lambda: self.watchdog.confirm()) for one in transports]
-        self.io = self.servers[0].io
+        self.io = io()  # renewals wait for tasks of the servers, so they do not share their threads
         self.watchdog = Watchdog(self.io, self.servers)
         for server in self.servers:
             server.listener.waits = lambda: self.watchdog.wake(float("inf"))
@@ -179,20 +179,28 @@ class LocksBase(Generic[R, H]):
         `ClosedError`.
 
         Holds are lost at the end of their ttl, and may still be released. With `release` all of this process or loop
-        are released now. What is on its way is waited for, for at most the time of `retry_for`.
+        are released now, and the first error is raised at the end. What is on its way is waited for, for at most the
+        time of `retry_for`.
         """
         engine = self._engine()
         self._options.closing.set()  # before a release could grant the lock to a wait of this `Locks`
         for one in list(self._engines.values()):
             for server in one.servers:
                 server.listener.put_all(CLOSED)
+        errors = list[Exception]()
         try:
             for hold in [claim.get() for claim in list(engine.watchdog.holds)] if release else ():
-                with contextlib.suppress(NotHeldError):
+                try:
                     if hold is not None:
                         await hold._release()
+                except NotHeldError:
+                    pass
+                except Exception as error:  # the other holds are released all the same
+                    errors.append(error)
         finally:
             await engine.close()
+        for first in errors[:1]:
+            raise first
 
 
 class QuorumBase(LocksBase[R, H]):
