@@ -10,9 +10,11 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -22,7 +24,7 @@ import redis.asyncio
 import slock_client
 import slock_client.asyncio
 from harness import Server, wait_until
-from slock_client.testing import MemoryServer
+from slock_client.testing import MemoryServer, _Link
 
 SOURCE = str(Path(slock_client.__file__).parents[1])
 TTL = 6.0
@@ -134,6 +136,27 @@ def test_a_check_in_another_thread_notices_a_loss(locks: slock_client.asyncio.Lo
 
     with pytest.raises(slock_client.LostError):
         asyncio.run(main())
+
+
+def test_many_renewals_beside_a_silent_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait for the other nodes, and do not take the threads that ask these."""
+    nodes, send, over = [MemoryServer() for _ in range(3)], _Link.send, threading.Event()
+
+    async def sends(link: _Link, *words: Any) -> Any:
+        if link._server is nodes[2]:
+            over.wait(20)
+        return await send(link, *words)
+
+    monkeypatch.setattr(_Link, "send", sends)
+    locks = slock_client.Quorum(nodes, ttl=3, node_timeout=0.5)
+    holds = [locks.write(f"job-{number}").acquire() for number in range(40)]
+    for hold in holds:
+        hold._renew_at = 0.0  # all at once
+    time.sleep(4)
+    reasons = [hold.reason for hold in holds]
+    over.set()
+    locks.close(release=True)
+    assert not any(reasons)
 
 
 def test_a_forked_child(server: Server, client: redis.Redis) -> None:
