@@ -18,8 +18,8 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpgrp, kill_current_process_group, kill_process_group,
-    test_kill_process_group, waitid, waitpid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpgrp, getpid, kill_current_process_group,
+    kill_process, kill_process_group, test_kill_process_group, waitid, waitpid,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -136,7 +136,7 @@ impl Child {
         if let Some(terminal) = self.terminal.as_ref().filter(|_| had_terminal) {
             terminal.give_to(getpgrp());
         }
-        stop(if is_told { std::process::id().cast_signed() } else { 0 });
+        stop(is_told);
         is_told || self.has_terminal(getpgrp())
     }
 
@@ -194,18 +194,21 @@ impl Ended {
     }
 }
 
-/// Stops this process, or its whole group for 0, as if it had no handler for SIGTSTP.
-fn stop(whom: libc::pid_t) {
-    // SAFETY: system calls on plain data, for which zeros are valid: SIG_DFL without flags. The handler is as before
-    // afterwards.
-    unsafe {
-        let (default, mut before): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
-        libc::sigaction(libc::SIGTSTP, &raw const default, &raw mut before);
-        libc::kill(whom, libc::SIGTSTP);
-        // Another thread may get the signal, so that this one stops a moment later.
-        std::thread::sleep(BETWEEN_LOOKS);
-        libc::sigaction(libc::SIGTSTP, &raw const before, std::ptr::null_mut());
+/// Stops this process alone, or all of its group, as if it had no handler for SIGTSTP.
+fn stop(is_alone: bool) {
+    // SAFETY: plain data, for which zeros are valid: SIG_DFL without flags.
+    let (default, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
+    // SAFETY: a plain system call.
+    unsafe { libc::sigaction(libc::SIGTSTP, &raw const default, &raw mut before) };
+    if is_alone {
+        let _ = kill_process(getpid(), Signal::TSTP);
+    } else {
+        let _ = kill_current_process_group(Signal::TSTP);
     }
+    // Another thread may get the signal, so that this one stops a moment later.
+    std::thread::sleep(BETWEEN_LOOKS);
+    // SAFETY: restores the handler that was there.
+    unsafe { libc::sigaction(libc::SIGTSTP, &raw const before, std::ptr::null_mut()) };
 }
 
 /// The end is seen and not taken: as long as that is so, no other process gets the number.
