@@ -103,7 +103,6 @@ def test_a_timer(server: Server, block: Block, kind: type[BaseException]) -> Non
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, former)
-        gc.unfreeze()
     assert raised == came
     nothing_is_renewed(server)
     block("afterwards")
