@@ -122,7 +122,7 @@ impl Child {
         self.signal(libc::SIGCONT);
     }
 
-    /// The command has stopped. If slock was told to stop, it stops now; whoever told it told the others of its group.
+    /// The command has stopped. If slock was told to stop, it stops now, alone: the others of its group were told, too.
     /// Where job control stopped the command (Ctrl-Z, or a background job that wants the terminal), slock stops with
     /// all of its group, so that the shell sees the job stopped. Any other stop is the command's own affair. Gives
     /// whether to go on at once: slock goes on, or there is no shell that could have stopped it.

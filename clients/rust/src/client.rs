@@ -31,8 +31,8 @@ impl From<Client> for Server {
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> From<(Client, C)> for Server {
     /// The commands of the program's calls go over its connection, such as a `MultiplexedConnection` or a
-    /// `ConnectionManager`, as long as that replies. Renewals and messages go over a connection of the client, so both must be for one
-    /// database: else calls are refused.
+    /// `ConnectionManager`, as long as that replies. Renewals and messages go over a connection of the
+    /// client. If the two are for different databases, calls are refused.
     fn from((client, connection): (Client, C)) -> Self {
         let db = client.get_connection_info().redis_settings().db();
         Self::of_client(client, Some(Program::new(connection, db)))

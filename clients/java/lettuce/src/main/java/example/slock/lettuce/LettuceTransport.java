@@ -369,7 +369,7 @@ final class LettuceTransport implements Transport {
           isFollowing.set(false);
           if (channels.isEmpty()) {
             primary = null;
-          } else if (!isFollowing.getAndSet(true)) { // else who listens since then has begun anew
+          } else if (!isFollowing.getAndSet(true)) { // else a new channel has started it again
             later(PRIMARY_MS, this::follow);
           }
         });
