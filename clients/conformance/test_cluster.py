@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 import pytest
@@ -21,7 +22,7 @@ MOST_TURNS = 700
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    cluster = Cluster().start()
+    cluster = Cluster(cluster_node_timeout=60_000).start()  # so that it is up while nodes are silent
     yield cluster
     for node in cluster.nodes:
         node.stop()
@@ -78,21 +79,61 @@ def _move(cluster: Cluster, keys: list[str], source: Server, target: Server) -> 
 def test_calls_at_once_ask_for_the_slots_together(
     name: str, start_agent: StartAgent, cluster: Cluster
 ) -> None:
-    """A client that each call makes for itself costs so much that a hundred calls end without a reply."""
+    """A client that each call makes for itself, also after an error, costs so much that a hundred end without a reply."""
     agent, clients = start_agent(name), [node.client() for node in cluster.nodes]
-    agent.ask("open", **_fields(cluster))
+    agent.ask("open", retry_for_ms=15_000, **_fields(cluster))
     options = {"locks": "l", "mode": "write", "ttl_ms": TTL_MS}
     agent.ask("acquire", hold="h", keys=[name], **options)
     assert agent.ask("release", hold="h") == {}
     for client in clients:
         client.config_resetstat()
     calls = [agent.start("acquire", hold=f"h{n}", keys=[f"{name}{n}"], **options) for n in range(100)]
-    for number, call in enumerate(calls):
+    for call in calls:
         call.result()
-        assert agent.ask("release", hold=f"h{number}") == {}
     stats = [client.info("commandstats") for client in clients]
     asked = [of[name]["calls"] for of in stats for name in of if name.startswith("cmdstat_cluster|s")]
     assert sum(asked) <= 12, stats
+    connections = [client.info("stats")["total_connections_received"] for client in clients]
+    with _silence(cluster.nodes):
+        calls = [agent.start("release", hold=f"h{n}") for n in range(100)]
+        time.sleep(1.5)  # so that all have tried in vain
+    assert [call.result() for call in calls] == 100 * [{}]
+    for client, before in zip(clients, connections, strict=True):
+        assert client.info("stats")["total_connections_received"] <= before + 50
+    agent.ask("close", locks="l")
+
+
+@contextmanager
+def _silence(nodes: list[Server]) -> Iterator[None]:
+    try:
+        for node in nodes:
+            node.pause()
+        yield
+    finally:
+        for node in nodes:
+            node.resume()
+
+
+@pytest.mark.parametrize("name", each_language("test_a_silent_node_stops_only_its_own_locks"))
+def test_a_silent_node_stops_only_its_own_locks(
+    name: str, start_agent: StartAgent, cluster: Cluster
+) -> None:
+    agent = start_agent(name)
+    agent.ask("open", **_fields(cluster))
+    options = {"locks": "l", "mode": "write", "ttl_ms": TTL_MS}
+    silent, *others = (next(_keys(cluster, node, name)) for node in cluster.nodes)
+    for key in (silent, *others):
+        agent.ask("acquire", hold=key, keys=[key], **options)
+    for key in others:
+        assert agent.ask("release", hold=key) == {}
+    with _silence(cluster.nodes[:1]):
+        calls = [agent.start("release", hold=silent)]
+        calls += [agent.start("acquire", hold=f"w{n}", keys=[silent], **options) for n in range(3)]
+        while not all(call.is_done() for call in calls):
+            for key in others:
+                agent.ask("acquire", hold=key, keys=[key], **options)
+                assert agent.ask("release", hold=key) == {}
+        assert {call.outcome().name for call in calls} == {"NoAnswer"}
     agent.ask("close", locks="l")
 
 
@@ -117,7 +158,7 @@ def test_a_hold_is_released_while_its_slot_moves(
         assert cluster.move_keys(slot, source, target)
     try:
         assert agent.ask("release", hold="h") == {}
-        assert client.dbsize() == target.client().dbsize() == 0
+        assert client.keys(key) == target.client().keys(key) == []
     finally:
         cluster.end_move(slot, source, target)
     agent.ask("close", locks="l")

@@ -59,14 +59,9 @@ class Cluster:
     """A running cluster. `nodes[0]` owns the first third of the slots, and so on, until a test moves some."""
 
     def __init__(self, size: int = 3, **settings: object) -> None:
+        settings = {"cluster_node_timeout": 5000, **settings}
         self.nodes = [
-            Server(
-                name=f"node{number}",
-                cluster_enabled=True,
-                cluster_port=free_port(),
-                cluster_node_timeout=5000,
-                **settings,
-            )
+            Server(name=f"node{number}", cluster_enabled=True, cluster_port=free_port(), **settings)
             for number in range(size)
         ]
 

@@ -129,7 +129,7 @@ class Listener:
             self._drop(slot, name)
 
     def _slot(self, key: str) -> int:
-        return slot_of(_hash_tag(key)) if self._link.is_cluster else 0
+        return key_slot(key) if self._link.is_cluster else 0
 
     def _name(self, slot: int, key: str) -> str:
         if not self._link.is_cluster:
@@ -147,9 +147,9 @@ def _hash_tag(key: str) -> str:
     return tag if brace and end and tag else key
 
 
-def slot_of(tag: str) -> int:
-    """The slot of a hash tag: CRC16/XMODEM, by the Redis Cluster specification."""
-    return crc_hqx(tag.encode("utf-8", "surrogateescape"), 0) % 16384
+def key_slot(key: str) -> int:
+    """The slot of a key, or of a channel: CRC16/XMODEM of its hash tag, by the Redis Cluster specification."""
+    return crc_hqx(_hash_tag(key).encode("utf-8", "surrogateescape"), 0) % 16384
 
 
 @cache

@@ -3,7 +3,8 @@
 """Over a client of redis-py or valkey-py, synchronous or asyncio.
 
 All commands go through duplicates of the program's client, made by public means: no command of the program can keep
-them busy, they have time limits of their own, and each event loop has some. Where the library has coroutines in one
+them busy, they have time limits of their own, and each event loop has some. So has each node of a cluster, because the
+library's own clients of a cluster let all nodes wait for one that is silent. Where the library has coroutines in one
 half and functions in the other, `settled` takes either.
 """
 
@@ -14,18 +15,21 @@ import contextlib
 import copy
 import inspect
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from slock_client._clock import now
+from slock_client._listener import key_slot
 from slock_client._transport import Command, NoReply, Runtime, ServerError, Transport
 
 TIME_LIMIT = 0.8  # seconds for a read, a write or a connection. Without a reply the command is sent again.
 _TICK = 0.05  # seconds until a listening connection takes up a new channel
 _PAUSE = 0.2  # seconds after a subscription that the server has not confirmed
 _CHECK = 1.0  # seconds for which a primary counts that Sentinel has named
+_PROBE = 0.2  # seconds between two calls to a node of a cluster that is silent, so that others have their turn
+_REDIRECTIONS = 5  # of one call in a cluster
 # After these replies the primary may be another one.
 _DEMOTED = ("READONLY", "NOREPLICAS", "MASTERDOWN", "LOADING", "MISCONF")
 
@@ -92,20 +96,20 @@ class Base:
             self.failures += (OSError,)
         self.is_cluster, self.has_failover = not hasattr(client, "connection_pool"), False
         # The class of the duplicates, and that of the library.
-        self.kinds: list[Any] = [type(client), self.half.RedisCluster if self.is_cluster else self.half.Redis]
+        self.kinds: list[Any] = [self.half.Redis if self.is_cluster else type(client), self.half.Redis]
         if is_async:  # the library's own finalizer fails if the event loop has been closed
             self.kinds = [type(kind.__name__, (kind,), {"__del__": lambda _: None}) for kind in self.kinds]
         if self.is_cluster:
             self.kwargs, on_connect = dict(client.get_connection_kwargs()), f"{self.package.__name__}_connect_func"
             self.kwargs.pop(on_connect, None)
+            users = getattr(client, "user_on_connect_func", None)
+            if users:
+                self.kwargs[on_connect] = lambda connection: (connection.on_connect(), users(connection))
             self.connection_class = self.kwargs.get("connection_class")
-            self.of_cluster = {
-                on_connect: getattr(client, "user_on_connect_func", None),
-                "address_remap": client.nodes_manager.address_remap,
-            }
-            nodes = [*client.get_nodes(), *client.nodes_manager.startup_nodes.values()]
-            self.nodes = list(dict.fromkeys((node.host, node.port) for node in nodes))
-            self.name = ", ".join(f"{host}:{port}" for host, port in self.nodes)
+            self.address_remap = client.nodes_manager.address_remap or (lambda address: address)
+            known = [*client.get_nodes(), *client.nodes_manager.startup_nodes.values()]
+            self.nodes: dict[Place, None] = dict.fromkeys(((node.host, node.port) for node in known), None)
+            self.name = ", ".join(dict.fromkeys(f"{node.host}:{node.port}" for node in known))
             return
         self.pool = client.connection_pool
         self.kwargs, self.connection_class = self.pool.connection_kwargs, self.pool.connection_class
@@ -142,44 +146,28 @@ class Base:
             kind = self.half.connection.SSLConnection
         return self.half.ConnectionPool(connection_class=kind or self.half.Connection, **options)
 
-    def _primary(self, manager: Any, **more: Any) -> Any:
-        """A pool for the primary. `manager` has the Sentinels, if there are some."""
-        if not self.has_failover:
-            return self._pool(self.kwargs, self.connection_class, **more)
-        options = {**self._options(self.kwargs), "connection_class": self.connection_class, **more}
-        return type(self.pool)(self.name, manager, **options)
-
-    def duplicate(self, manager: Any) -> Any:
-        """A client for commands, or a coroutine that gives it."""
-        if self.is_cluster:
-            return self._cluster()
-        # In asyncio each call has a limit of time as a whole, which costs less than one for each read and write.
-        limit = {"socket_timeout": None} if self.is_async else {}
-        return self._made(self.kinds, self._primary(manager, **limit), single_connection_client=True)
-
-    def _cluster(self) -> Any:
-        options = {**self._options(self.kwargs), **self.of_cluster}
-        options["ssl"] = bool(options.get("ssl")) or "SSL" in repr(self.connection_class)
-        if self.is_async:
-            known = inspect.signature(self.half.RedisCluster.__init__).parameters
-            options = {name: value for name, value in options.items() if name in known}
-        nodes = [self.half.cluster.ClusterNode(host, port) for host, port in self.nodes]
-        # Otherwise several redirections make it close its connections, in the middle of calls, and ask for all slots.
-        options |= {"require_full_coverage": False, "reinitialize_steps": 0}
-        made = _constructed(self.kinds, startup_nodes=nodes, **options)
-        return made.initialize() if self.is_async else made
-
-    def client(self, place: Place, manager: Any, **more: Any) -> Any:
-        """A client of the program's class, or of one server."""
-        if place is None:
-            return self._made(self.kinds, self._primary(manager, **more))
+    def _pool_of(self, place: Place, manager: Any, **more: Any) -> Any:
+        """A pool for one server. `manager` has the Sentinels, if there are some."""
         kwargs, kind = self.kwargs, self.connection_class
         if isinstance(place, int):
             pool = self.pool.sentinel_manager.sentinels[place].connection_pool
             kwargs, kind = pool.connection_kwargs, pool.connection_class
-        else:
+        elif place:
             more |= {"host": place[0], "port": place[1]}
-        return self._made([self.half.Redis], self._pool(kwargs, kind, **more))
+        elif self.has_failover:
+            return type(self.pool)(self.name, manager, **{**self._options(kwargs), "connection_class": kind, **more})
+        return self._pool(kwargs, kind, **more)
+
+    def duplicate(self, place: Place, manager: Any) -> Any:
+        """A client for commands. It has one connection."""
+        # In asyncio each call has a limit of time as a whole, which costs less than one for each read and write.
+        limit = {"socket_timeout": None} if self.is_async and not self.is_cluster else {}
+        return self._made(self.kinds, self._pool_of(place, manager, **limit), single_connection_client=True)
+
+    def client(self, place: Place, manager: Any, **more: Any) -> Any:
+        """A client of the program's class, or of one server."""
+        kinds = self.kinds if place is None else [self.half.Redis]
+        return self._made(kinds, self._pool_of(place, manager, **more))
 
     # --- errors
 
@@ -221,15 +209,16 @@ async def settled(value: Any) -> Any:
 
 
 class RedisLink:
-    """Duplicates of the program's client, for one process or event loop. Each has one command or batch at a time. To a
-    cluster the calls of an event loop share one: to make it takes as long as many calls."""
+    """Duplicates of the program's client, for one process or event loop. Each has one command or batch at a time."""
 
     def __init__(self, base: Base, io: Runtime, switched: Callable[[], None]) -> None:
         self._base, self._io, self._switched = base, io, switched
         self.name, self.is_cluster, self.has_failover = base.name, base.is_cluster, base.has_failover
-        self._idle: deque[Any] = deque()  # duplicates that are free, or the one that is shared
-        self._users: Counter[Any] = Counter()  # how many calls are under way over one that is shared
-        self._making = asyncio.Lock() if base.is_cluster and base.is_async else None
+        self._idle: dict[Place, deque[Any]] = {}  # duplicates that are free
+        self._slots: dict[int, Place] = {}  # of a cluster: which node has them, if that is known
+        self._nodes: dict[Place, None] = dict(base.nodes) if base.is_cluster else {}  # that may know it
+        self._silent: dict[Place, float] = {}  # the nodes that did not reply, and when a call went there last
+        self._asking: Any = asyncio.Lock() if base.is_async else contextlib.nullcontext()
         self._lost: deque[Any] = deque()  # those that have to be closed
         self._buried: deque[Any] = deque(maxlen=128)
         # By the place: the channels, and what is called for them.
@@ -250,27 +239,91 @@ class RedisLink:
 
     @property
     def limit(self) -> float:
-        return TIME_LIMIT if self._idle and not self._has_to_check() else 3 * TIME_LIMIT  # it may have to connect
+        # It may have to connect, or to ask others for the node.
+        return TIME_LIMIT if self._idle.get(None) and not self._has_to_check() else 3 * TIME_LIMIT
 
     async def send(self, key: str | None, commands: list[Command]) -> list[Any]:
+        if not self.is_cluster:
+            return await self._send_to(None, commands)
+        if key is None:
+            places = dict.fromkeys((await self._ask_for_slots()).values())
+            replies = [(await self._send_to(place, commands))[0] for place in places]
+            return [next((reply for reply in replies if isinstance(reply, ServerError)), replies)]
+        slot, is_asking, replies = key_slot(key), False, list[Any]()
+        place = await self._place_of(slot)
+        for _ in range(_REDIRECTIONS):
+            place = place or next(iter(self._nodes))
+            sent = [part for command in commands for part in (("ASKING",), command)] if is_asking else commands
+            replies = (await self._send_to(place, sent))[is_asking :: 1 + is_asking]
+            moved = next((one for one in replies if getattr(one, "code", "") in ("MOVED", "ASK")), None)
+            if moved is None:
+                break
+            host, _, port = str(moved).split()[2].rpartition(":")
+            place, is_asking = self._node(host, int(port), place), moved.code == "ASK"
+            if not is_asking:
+                self._slots[slot] = place
+                self._nodes[place] = None
+        return replies
+
+    async def _place_of(self, slot: int) -> Place:
+        """The node that has a slot, as far as that is known."""
+        place = self._slots.get(slot)
+        if place is None:
+            async with self._asking:  # at first, or after an error, all calls need the same
+                place = self._slots.get(slot) or (await self._ask_for_slots()).get(slot)
+        return place
+
+    async def _ask_for_slots(self) -> dict[int, Place]:
+        """Asks a node which has which slots, of those that are silent last."""
+        slots, last = dict[int, Place](), NoReply("no node of the cluster is known")
+        for place in sorted(self._nodes, key=self._silent.__contains__):
+            try:
+                [rows] = await self._send_to(place, [("CLUSTER", "SLOTS")])
+            except NoReply as error:
+                last = error
+                continue
+            if isinstance(rows, ServerError):
+                raise rows
+            for start, end, (host, port, *_), *_ in rows:
+                has = self._node((host or b"").decode(), port, place)
+                slots.update(dict.fromkeys(range(start, end + 1), has))
+            self._slots, self._nodes = slots, {**self._base.nodes, **dict.fromkeys(slots.values())}
+            return slots
+        raise last
+
+    def _node(self, host: str, port: int, told_by: Any) -> Place:
+        """A node by its address. The one that tells it may know only the port."""
+        return self._base.address_remap((told_by[0] if host in ("", "?") else host, port))  # type: ignore[no-any-return]
+
+    async def _send_to(self, place: Place, commands: list[Command]) -> list[Any]:
         if self._has_to_check():
             await self._io.apart(self._check)
+        if place in self._silent:
+            if now() < self._silent[place] + _PROBE:
+                raise NoReply("the node is silent")
+            self._silent[place] = now()
         generation, client, is_whole, replies = self._generation, None, False, list[Any]()
         try:
-            client = await self._take()
-            replies = await self._exchange(client, key, commands)
-            # The client of a cluster redirects single commands by itself.
-            is_whole = getattr(replies[0], "code", "") != "MOVED"
+            client = await self._take(place)
+            replies = await self._exchange(client, commands)
+            is_whole = True
+            self._silent.pop(place, None)
         except self._base.failures as error:
             replies = [self._base.error(error)]
             is_whole = isinstance(replies[0], ServerError)
         finally:
             is_whole = is_whole and generation == self._generation and not self._is_closed
             self._is_doubtful = self._is_doubtful or not is_whole
-            self._put_back(client, is_whole)
+            if is_whole:
+                self._idle.setdefault(place, deque()).append(client)
+            else:
+                self._give_up(place, client)
         if isinstance(replies[0], ServerError) and replies[0].code in _DEMOTED:
             self._is_doubtful = True
         if isinstance(replies[0], NoReply):
+            if place:
+                self._silent[place] = float("-inf")
+                self._slots = {}  # another one may have those of this node
             raise replies[0]
         if generation != self._generation:
             raise NoReply("Sentinel has named another primary")
@@ -281,50 +334,20 @@ class RedisLink:
         is_old = not self._followed and now() - self._checked > _CHECK
         return self.has_failover and (self._is_doubtful or is_old)
 
-    async def _take(self) -> Any:
-        """A duplicate for one caller, or the one that is shared."""
-        if self._making:
-            async with self._making:
-                if not self._idle:
-                    self._idle.append(await self._make())
-            self._users[self._idle[0]] += 1
-            return self._idle[0]
+    async def _take(self, place: Place) -> Any:
+        """A duplicate for one caller."""
         try:
-            client = self._idle.pop()
-        except IndexError:
-            client = None
-        return await self._io.apart(self._make) if client is None else client
+            return self._idle[place].pop()
+        except LookupError:
+            return await self._io.apart(partial(self._make, place))
 
-    async def _make(self) -> Any:
-        return await settled(self._base.duplicate(self._manager))
+    async def _make(self, place: Place) -> Any:
+        return self._base.duplicate(place, self._manager)
 
-    def _put_back(self, client: Any, is_whole: bool) -> None:
-        """Ends the use of a duplicate. If what it has received is not known, the idle ones may have ended with it."""
-        if not self._making:
-            if is_whole:
-                self._idle.append(client)
-            else:
-                self._give_up(client)
-        elif client is not None:
-            self._users[client] -= 1
-            if not is_whole and client in self._idle:
-                self._idle.clear()
-            if client not in self._idle and not self._users[client]:
-                del self._users[client]
-                self._lost.append(client)
-                self._io.spawn(self._bury)
-
-    def _give_up(self, *clients: Any) -> None:
-        """Has the connections closed, and all that are idle. One that is shared is closed when its calls have ended."""
-        if self._making:
-            for shared in list(self._idle):
-                self._users[shared] += 1
-                self._put_back(shared, False)
-            return
-        self._lost.extend(clients)
-        with contextlib.suppress(IndexError):
-            while True:
-                self._lost.append(self._idle.pop())
+    def _give_up(self, place: Place, client: Any = None) -> None:
+        """Has a connection closed, and those to this server that are idle, which may have ended with it."""
+        self._lost.append(client)
+        self._lost.extend(self._idle.pop(place, ()))
         self._io.spawn(self._bury)
 
     async def _bury(self) -> None:
@@ -336,26 +359,13 @@ class RedisLink:
                 await self._discard(client)
                 self._buried.append(client)
 
-    async def _exchange(self, client: Any, key: str | None, commands: list[Command]) -> list[Any]:
-        options = {}
-        if self.is_cluster:
-            options["target_nodes"] = client.get_primaries() if key is None else [client.get_node_from_key(key)]
+    async def _exchange(self, client: Any, commands: list[Command]) -> list[Any]:
         if len(commands) == 1:
-            reply = client.execute_command(*commands[0], **options)
-            if self._base.is_async:
-                reply = await reply
-            if key is None and self.is_cluster:
-                reply = list(reply.values()) if isinstance(reply, dict) else [reply]
-            return [reply]
-        if self.is_cluster:
-            [node] = options["target_nodes"]
-            client = self._base.client((node.host, node.port), None)
+            return [await settled(client.execute_command(*commands[0]))]
         pipeline = client.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)
         replies = await settled(pipeline.execute(raise_on_error=False))
-        if self.is_cluster:
-            await self._discard(client)
         return [self._base.error(reply) if isinstance(reply, Exception) else reply for reply in replies]
 
     async def _discard(self, client: Any) -> None:
@@ -371,8 +381,8 @@ class RedisLink:
     async def close(self) -> None:
         self._is_closed = True
         self._wanted.clear()
-        self._lost.extend(self._idle)
-        self._idle.clear()
+        for place in list(self._idle):
+            self._lost.extend(self._idle.pop(place))
         await self._io.apart(self._bury)
 
     # --- subscriptions
@@ -380,15 +390,9 @@ class RedisLink:
     async def listen(self, channel: str, heard: Callable[[str], None], changed: Callable[[bool], None]) -> None:
         place: Place = None
         if self.is_cluster:
-            try:
-                client = await self._take()
-                try:
-                    node = client.get_node_from_key(channel)
-                finally:
-                    self._put_back(client, True)
-            except self._base.failures as error:
-                raise self._base.error(error) from error
-            place = (node.host, node.port)
+            place = await self._place_of(key_slot(channel))
+            if place is None:
+                raise NoReply("no node has the slot")
         self._want(place, channel, heard, changed)
 
     def leave(self, channel: str) -> None:
@@ -418,7 +422,7 @@ class RedisLink:
             self._wanted.pop(place, None)
             self._readers.pop(place)
             if names and self.is_cluster:  # the slot may have another node by now
-                self._give_up()
+                self._slots = {}
             for _, changed in list(names.values()):
                 changed(False)
 
@@ -482,7 +486,7 @@ class RedisLink:
         before, self._address = self._address, address
         if before not in (None, address):
             self._generation += 1
-            self._give_up()
+            self._give_up(None)
             self._switched()
 
 

@@ -50,7 +50,7 @@ import java.util.function.Supplier;
 final class LettuceTransport implements Transport {
   /** How long the first commands of a connection may take. */
   private static final Duration OPENING = Duration.ofMillis(1500);
-  /** How soon a subscription is tried again. */
+  /** How soon a subscription is tried again, and the slots of a cluster are asked for. */
   private static final long AGAIN_MS = 100;
   /** How often Sentinel is asked for the primary while there are channels. */
   private static final long PRIMARY_MS = 1000;
@@ -77,6 +77,7 @@ final class LettuceTransport implements Transport {
   private static final class Link<C extends StatefulConnection<String, String>> {
     private final Supplier<CompletionStage<? extends C>> open;
     private volatile CompletableFuture<C> current = CompletableFuture.failedFuture(new IllegalStateException("not used yet"));
+    private CompletableFuture<C> next;
 
     Link(Supplier<CompletionStage<? extends C>> open) {
       this.open = open;
@@ -103,6 +104,23 @@ final class LettuceTransport implements Transport {
       }
       return is;
     }
+
+    /** Leaves a connection when another one is open. Until then commands go on over it: they may be for other nodes. */
+    synchronized void replace(CompletableFuture<C> old) {
+      if (old == current && next == null) {
+        next = open.get().<C>thenApply(connection -> connection).toCompletableFuture();
+        next.whenComplete((connection, error) -> changeTo(connection, old));
+      }
+    }
+
+    private synchronized void changeTo(C connection, CompletableFuture<C> old) {
+      boolean isWanted = connection != null && old == current;
+      CompletableFuture<C> spare = isWanted ? old : next;
+      current = isWanted ? next : current;
+      next = null;
+      // What is on its way over it has its reply by then.
+      spare.thenAcceptAsync(C::closeAsync, CompletableFuture.delayedExecutor(OPENING.toMillis(), TimeUnit.MILLISECONDS));
+    }
   }
 
   private record Channel(Consumer<String> heard, Runnable changed) {}
@@ -120,6 +138,8 @@ final class LettuceTransport implements Transport {
   /** The connections whose messages are heard. */
   private final Set<Object> heard = ConcurrentHashMap.newKeySet();
   private final AtomicBoolean isFollowing = new AtomicBoolean();
+  private CompletableFuture<?> refresh;
+  private long refreshed;
   private volatile RedisClient own;
   private volatile SocketAddress primary;
 
@@ -153,8 +173,17 @@ final class LettuceTransport implements Transport {
 
   /** A client that has not been used yet knows no nodes, and then makes no connections. */
   private CompletionStage<StatefulRedisClusterConnection<String, String>> connect() {
-    return cluster.refreshPartitionsAsync().toCompletableFuture().orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS)
-        .handle((done, error) -> cluster.connectAsync(StringCodec.UTF8)).thenCompose(connection -> connection);
+    return refresh().handle((done, error) -> cluster.connectAsync(StringCodec.UTF8)).thenCompose(connection -> connection);
+  }
+
+  /** Asks for the slots, or has done so just now: of the calls that fail in one outage each would connect to all nodes. */
+  private synchronized CompletableFuture<?> refresh() {
+    long now = System.nanoTime();
+    if (refresh == null || refresh.isDone() && now - refreshed > TimeUnit.MILLISECONDS.toNanos(AGAIN_MS)) {
+      refreshed = now;
+      refresh = cluster.refreshPartitionsAsync().toCompletableFuture().orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS);
+    }
+    return refresh;
   }
 
   private boolean hasSentinel() {
@@ -188,7 +217,9 @@ final class LettuceTransport implements Transport {
       timer.cancel();
       boolean isRefused = error == null && reply.value() instanceof ErrorReply e && REFUSALS.contains(e.code());
       boolean isSilent = error instanceof TimeoutException && over.isDone(); // to open one may take longer than a call
-      if (isSilent || isRefused && hasSentinel()) {
+      if (isSilent && cluster != null) {
+        commands.replace(over);
+      } else if (isSilent || isRefused && hasSentinel()) {
         commands.drop(over);
       }
       boolean isAlone = cluster == null || System.nanoTime() - began < REPEATED_NANOS;
@@ -203,7 +234,7 @@ final class LettuceTransport implements Transport {
       cause = cause.getCause();
     }
     if (cluster != null) {
-      cluster.refreshPartitionsAsync();
+      refresh();
     } else if (cause != null && uri.getCredentialsProvider() instanceof StaticCredentialsProvider) {
       return new Reply(new ErrorReply(cause.getMessage(), cause), null, true);
     }
@@ -314,7 +345,7 @@ final class LettuceTransport implements Transport {
     }).orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS).exceptionally(error -> {
       String text = String.valueOf(error.getMessage());
       if (text.contains("MOVED ")) {
-        cluster.refreshPartitionsAsync();
+        refresh();
       }
       if (!text.contains("NOPERM")) { // else the user may not listen
         later(AGAIN_MS, () -> {
