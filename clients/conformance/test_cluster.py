@@ -79,7 +79,7 @@ def _move(cluster: Cluster, keys: list[str], source: Server, target: Server) -> 
 def test_calls_at_once_ask_for_the_slots_together(
     name: str, start_agent: StartAgent, cluster: Cluster
 ) -> None:
-    """A client that each call makes for itself, also after an error, costs so much that a hundred end without a reply."""
+    """A client for each call, or for each error, costs so much that a hundred calls end without a reply."""
     agent, clients = start_agent(name), [node.client() for node in cluster.nodes]
     agent.ask("open", retry_for_ms=15_000, **_fields(cluster))
     options = {"locks": "l", "mode": "write", "ttl_ms": TTL_MS}
@@ -115,9 +115,7 @@ def _silence(nodes: list[Server]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", each_language("test_a_silent_node_stops_only_its_own_locks"))
-def test_a_silent_node_stops_only_its_own_locks(
-    name: str, start_agent: StartAgent, cluster: Cluster
-) -> None:
+def test_a_silent_node_stops_only_its_own_locks(name: str, start_agent: StartAgent, cluster: Cluster) -> None:
     agent = start_agent(name)
     agent.ask("open", **_fields(cluster))
     options = {"locks": "l", "mode": "write", "ttl_ms": TTL_MS}
