@@ -21,8 +21,10 @@ const PLAIN = {
   reconnectOnError: null, maxRetriesPerRequest: null, enableOfflineQueue: true, enableAutoPipelining: false, commandTimeout: undefined,
   socketTimeout: undefined, keyPrefix: "", readOnly: false, monitor: false, stringNumbers: false,
 };
-/** With Sentinels: it asks each once, and notices a failover. */
-const FAILOVER = {sentinelRetryStrategy: () => null, sentinelReconnectStrategy: () => 1_000, failoverDetector: true};
+/** With Sentinels: it asks each once, not for long, and notices a failover. */
+const FAILOVER = {
+  sentinelRetryStrategy: () => null, sentinelReconnectStrategy: () => 1_000, failoverDetector: true, sentinelCommandTimeout: 800,
+};
 
 /** The database that each program's client was in last: it may have selected another one than its options name. */
 const databases = new WeakMap<Any, number>();
