@@ -298,8 +298,9 @@ class RedisLink:
     async def _send_to(self, place: Place, commands: list[Command]) -> list[Any]:
         if self._has_to_check():
             await self._io.apart(self._check)
-        if place in self._silent:
-            if now() < self._silent[place] + _PROBE:
+        last = self._silent.get(place)
+        if last is not None:
+            if now() < last + _PROBE:
                 raise NoReply("the node is silent")
             self._silent[place] = now()
         generation, client, is_whole, replies = self._generation, None, False, list[Any]()
