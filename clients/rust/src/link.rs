@@ -2,9 +2,10 @@
 
 //! A connection of the redis crate that many share. It is opened when it is needed, and another one when it fails.
 
+use std::collections::HashSet;
 use std::io::{Error, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -15,6 +16,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep_until, timeout, timeout_at};
 
 use crate::errors::is_reply;
+use crate::slot::slot;
 use crate::transport::{Call, Event, Events, Reply, SILENCE, Topology, Transport, silent};
 
 /// Maximum time to open a connection; several servers may have to be tried.
@@ -47,9 +49,18 @@ pub(crate) struct Link<C> {
     pub(crate) messages: Option<Box<Self>>,
     open: Open<C>,
     events: Events,
-    shared: Mutex<Option<Live<C>>>,
+    shared: Mutex<Pair<C>>,
     /// What lets a connection for one call at a time be used.
     single: Semaphore,
+}
+
+/// The connections that many calls share. In a cluster a silent node stops only its own slots.
+struct Pair<C> {
+    first: Option<Live<C>>,
+    /// What had no reply over the first connection. It uses the second one, and if that has a reply it becomes the first.
+    /// Commands without a key do not count: they leave out nodes that cannot be connected to.
+    silent: HashSet<Option<u16>>,
+    second: Option<Live<C>>,
 }
 
 /// A connection, which may still be on its way.
@@ -62,36 +73,40 @@ struct Live<C> {
     idle: Arc<Mutex<Vec<C>>>,
 }
 
-impl<C: Connection> Live<C> {
-    /// Waits for a reply, and notes what it says of the connection.
-    async fn noted<T>(&self, until: Instant, sent: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-        let reply = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
-        let opened = self.connection.peek();
-        // One that is still being opened is waited for by the next command.
-        let is_spent = opened.is_some() || self.opened.elapsed() > OPENING;
-        match &reply {
-            Err(error) if is_spent && (!is_reply(error) || matches!(opened, Some(Err(_)))) => {
-                self.health.lose()
-            }
-            _ if self.health.is_lost() => return Err(lost()),
-            // A former primary without replicas, or one that is a replica by now.
-            Err(error) if matches!(error.code(), Some("READONLY" | "NOREPLICAS")) => {
-                self.health.doubt.notify_one()
-            }
-            _ => {}
+impl<C> Pair<C> {
+    /// Notes whether there was a reply over a connection that is open.
+    fn note(&mut self, live: &Live<C>, slot: Option<u16>, is_silent: bool) {
+        let is_in = |place: &Option<Live<C>>| {
+            place.as_ref().is_some_and(|other| Arc::ptr_eq(&other.health, &live.health))
+        };
+        if is_in(&self.first) && is_silent {
+            self.silent.insert(slot);
+        } else if is_in(&self.second) && is_silent {
+            live.health.is_lost.store(true, Ordering::Release); // no message is missed: there is no subscription yet
+        } else if is_in(&self.second) && slot.is_some() {
+            (self.first, self.silent) = (self.second.take(), HashSet::new());
         }
-        reply
     }
 }
 
 impl<C: Connection> Link<C> {
     pub(crate) fn new(topology: Topology, program: Option<Program>, events: Events, open: Open<C>) -> Self {
-        let (shared, single) = (Mutex::default(), Semaphore::new(MOST_SINGLE));
+        let shared = Mutex::new(Pair { first: None, silent: HashSet::new(), second: None });
+        let single = Semaphore::new(MOST_SINGLE);
         Self { topology, program, messages: None, open, events, shared, single }
     }
 
-    fn live(&self) -> Live<C> {
-        let mut shared = self.shared.lock().expect("nothing panics here");
+    fn shared(&self) -> MutexGuard<'_, Pair<C>> {
+        self.shared.lock().expect("nothing panics here")
+    }
+
+    fn slot(&self, key: Option<&str>) -> Option<u16> {
+        key.filter(|_| self.topology.is_cluster).map(slot)
+    }
+
+    fn live(&self, slot: Option<u16>) -> Live<C> {
+        let pair = &mut *self.shared();
+        let shared = if pair.silent.contains(&slot) { &mut pair.second } else { &mut pair.first };
         if let Some(live) = shared.as_ref().filter(|live| !live.health.is_lost()) {
             return live.clone();
         }
@@ -108,6 +123,34 @@ impl<C: Connection> Link<C> {
         });
         let connection = opening.map(|result| result.map_err(Error::from)?).boxed().shared();
         shared.insert(Live { connection, opened, health, idle }).clone()
+    }
+
+    /// Waits for the reply to what is sent for a slot, and notes what it says of the connection.
+    async fn noted<T>(
+        &self,
+        live: &Live<C>,
+        slot: Option<u16>,
+        until: Instant,
+        sent: impl Future<Output = RedisResult<T>>,
+    ) -> RedisResult<T> {
+        let reply = timeout_at(until.into(), sent).await.unwrap_or_else(|_| Err(silent()));
+        let opened = live.connection.peek();
+        // One that is still being opened is waited for by the next command.
+        let is_spent = opened.is_some() || live.opened.elapsed() > OPENING;
+        match &reply {
+            Err(error) if is_spent && (!is_reply(error) || matches!(opened, Some(Err(_)))) => match opened {
+                Some(Ok(_)) if self.topology.is_cluster => self.shared().note(live, slot, true),
+                _ => live.health.lose(),
+            },
+            _ if live.health.is_lost() => return Err(lost()),
+            Ok(_) if self.topology.is_cluster => self.shared().note(live, slot, false),
+            // A former primary without replicas, or one that is a replica by now.
+            Err(error) if matches!(error.code(), Some("READONLY" | "NOREPLICAS")) => {
+                live.health.doubt.notify_one()
+            }
+            _ => {}
+        }
+        reply
     }
 
     async fn exchange(&self, live: &Live<C>, call: Call<'_>) -> RedisResult<(Value, Value)> {
@@ -142,13 +185,14 @@ impl<C: Connection> Transport for Link<C> {
                 }
                 None => None,
             };
-            let (live, sent) = (self.live(), Instant::now());
+            let slot = self.slot(call.key);
+            let (live, sent) = (self.live(slot), Instant::now());
             let until = match call.then {
                 // It may have to open a connection before.
                 Some((_, block)) => call.until.min(sent + OPENING_ONE + SILENCE) + block,
                 None => call.until.min(sent + SILENCE),
             };
-            let (value, then) = live.noted(until, self.exchange(&live, call)).await?;
+            let (value, then) = self.noted(&live, slot, until, self.exchange(&live, call)).await?;
             Ok(Reply { value, then, is_alone: program.is_none() && sent.elapsed() < C::SENT_ONCE })
         }
         .boxed()
@@ -157,9 +201,10 @@ impl<C: Connection> Transport for Link<C> {
     fn listen<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, RedisResult<()>> {
         let link = self.messages.as_deref().unwrap_or(self);
         async move {
-            let live = link.live();
+            let slot = link.slot(Some(channel));
+            let live = link.live(slot);
             let subscribed = async { live.connection.clone().await?.subscribe(channel).await };
-            live.noted(Instant::now() + SILENCE, subscribed).await
+            link.noted(&live, slot, Instant::now() + SILENCE, subscribed).await
         }
         .boxed()
     }
@@ -169,7 +214,8 @@ impl<C: Connection> Transport for Link<C> {
     }
 
     fn close(&self) {
-        self.shared.lock().expect("nothing panics here").take();
+        let pair = &mut *self.shared();
+        (pair.first, pair.second) = (None, None);
         self.messages.iter().for_each(|messages| messages.close());
     }
 }
