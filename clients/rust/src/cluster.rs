@@ -37,7 +37,9 @@ fn link(client: ClusterClient, events: Option<Events>) -> Link<ClusterConnection
     let open = move |health: Option<Arc<Health>>| {
         // The redis crate waits for each node when it opens the connections, for a dead one too: so none may take long.
         // A node that was silent then it waits for again when there is a command for it, and so do all other commands.
-        let mut config = ClusterConfig::new().set_connection_timeout(SILENCE).set_response_timeout(SILENCE);
+        // A connection for one call at a time waits for replicas, as long as its caller does.
+        let reply = if health.is_some() { SILENCE } else { Duration::from_secs(3600) };
+        let mut config = ClusterConfig::new().set_connection_timeout(SILENCE).set_response_timeout(reply);
         if let Some(health) = health.filter(|_| listens) {
             config = config.set_push_sender(health.pushes());
         }
