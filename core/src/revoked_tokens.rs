@@ -27,13 +27,16 @@ type RandomKey = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
 /// How many entries the table has.
 pub(crate) const ENTRIES: usize = 1 << 16;
+/// How many places an entry may have. So the last few thousands stay, also if the table is full.
+const PLACES: usize = 8;
 
 /// See the file.
 #[derive(Debug, Default)]
 pub struct RevokedTokens {
     hasher: RandomKey,
-    /// An entry's position is in the lowest bits of its hash. Allocated when the first token is revoked.
-    table: Vec<Entry>,
+    /// The lowest bits of an entry's hash tell its places, of which the newest has the first. Allocated when the first token
+    /// is revoked.
+    table: Vec<[Entry; PLACES]>,
     /// How many entries were overwritten by others before their time was up.
     pub overwritten: u64,
 }
@@ -62,32 +65,39 @@ impl RevokedTokens {
     ) -> bool {
         let end_ms = now.monotonic_ms().saturating_add(ms);
         if self.table.is_empty() {
-            self.table = vec![Entry::default(); ENTRIES];
+            self.table = vec![Default::default(); ENTRIES / PLACES];
         }
         let hash = self.hasher.hash_one((lock, token));
-        let entry = &mut self.table[hash as usize % ENTRIES];
         let mut new = Entry { hash, end_ms, is_released };
-        if entry.end_ms > now.monotonic_ms() {
-            if entry.hash == hash {
-                new.end_ms = end_ms.max(entry.end_ms);
-                new.is_released |= entry.is_released;
+        let places = &mut self.table[hash as usize % (ENTRIES / PLACES)];
+        let own = places.iter().position(|entry| entry.hash == hash);
+        let over = || places.iter().position(|entry| entry.end_ms <= now.monotonic_ms());
+        let at = own.or_else(over).unwrap_or(PLACES - 1);
+        if places[at].end_ms > now.monotonic_ms() {
+            if own.is_some() {
+                new.end_ms = end_ms.max(places[at].end_ms);
+                new.is_released |= places[at].is_released;
             } else {
                 self.overwritten += 1;
             }
         }
-        *entry = new;
+        places[..=at].rotate_right(1);
+        places[0] = new;
         new.is_released
     }
 
     /// For how many milliseconds from now the token is revoked for this lock, if it is.
     pub(crate) fn left_ms(&self, lock: LockIdRef<'_>, token: &[u8], now: Timestamp) -> Option<u64> {
+        let left_ms = self.entry(lock, token)?.end_ms.checked_sub(now.monotonic_ms());
+        left_ms.filter(|left_ms| *left_ms > 0)
+    }
+
+    fn entry(&self, lock: LockIdRef<'_>, token: &[u8]) -> Option<&Entry> {
         if self.table.is_empty() {
             return None;
         }
         let hash = self.hasher.hash_one((lock, token));
-        let entry = self.table[hash as usize % ENTRIES];
-        let left_ms = entry.end_ms.checked_sub(now.monotonic_ms());
-        left_ms.filter(|left_ms| *left_ms > 0 && entry.hash == hash)
+        self.table[hash as usize % (ENTRIES / PLACES)].iter().find(|entry| entry.hash == hash)
     }
 }
 

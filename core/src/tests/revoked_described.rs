@@ -6,8 +6,6 @@ impl RevokedTokens {
     /// For how many milliseconds from now the token is revoked for this lock, if it is, and whether it has lost a hold
     /// of it by that.
     pub(crate) fn described(&self, lock: LockIdRef<'_>, token: &[u8], now: Timestamp) -> Option<(u64, bool)> {
-        let left_ms = self.left_ms(lock, token, now)?;
-        let hash = self.hasher.hash_one((lock, token));
-        Some((left_ms, self.table[hash as usize % ENTRIES].is_released))
+        Some((self.left_ms(lock, token, now)?, self.entry(lock, token)?.is_released))
     }
 }
