@@ -36,6 +36,12 @@ def reads(token: str, start: int, fence: int, **more: object) -> Call:
 RIGHT = {
     "a lease that ends": [call("LOCK", "x", 1, 10, ttl_ms=20), call("LOCK", "y", 22, 11)],
     "at the very deadline either": [call("LOCK", "x", 1, 10, ttl_ms=20), call("LOCK", "y", 22, 0)],
+    "who held is refused for one that waits": [
+        reads("x", 1, 10, ttl_ms=2),
+        waits("RLOCK", "y", 2, 9, 11, limit=1),
+        call("RLOCK", "x", 4, 0, 7),
+        call("CHECK", "x", 8, 0, fence=10),
+    ],
     "a stall at a release": [
         call("LOCK", "x", 1, 10),
         waits("RLOCK", "y", 2, 9, 11),
@@ -95,6 +101,12 @@ WRONG = {
     "a wake-up that comes late": [*X_WRITES, waits("LOCK", "y", 2, 20_000, 11), call("UNLOCK", "x", 5, 1)],
     "a wait that ends early": [*X_WRITES, waits("LOCK", "y", 2, 50, 0, wait_ms=100)],
     "refused although free": [*X_WRITES, call("UNLOCK", "x", 2, 1), call("LOCK", "y", 3, 0)],
+    "a refresh that is refused": [
+        reads("x", 1, 10),
+        waits("LOCK", "y", 2, 20, 11),
+        reads("x", 4, 0),
+        call("RUNLOCK", "x", 9, 1),
+    ],
     "a lease that ends early": [*X_WRITES, call("UNLOCK", "x", 900, 0)],
     "a lease that goes on": [*X_WRITES, call("LOCK", "y", 1030, 0)],
     "an extension that was forgotten": [

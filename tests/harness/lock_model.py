@@ -2,9 +2,9 @@
 
 Times are microseconds of one monotonic clock. A request that waits has two places in the order: its arrival
 and its end. It is granted in the model as soon as the model can. Nobody can tell that from a server that does
-so a moment later, but for a wait that ends in this moment. In a stall it may be granted at any time, and
-newcomers are refused or wait behind it until then. When a hold ends is known as an interval only, since it
-depends on when it was given.
+so a moment later, but for a wait that ends in this moment, and for who held before. In a stall it may be
+granted at any time, and newcomers are refused or wait behind it until then. When a hold ends is known as an
+interval only, since it depends on when it was given.
 """
 
 from __future__ import annotations
@@ -268,6 +268,13 @@ class Model:
                 yield from self._change(
                     state, own, call, until, **({} if own[0].fence or not fence else {"fence": fence})
                 )
+            elif call.reply == 0 and call.wait_ms is None and all(hold.ends_from <= until for hold in own):
+                # It may be just over, and who waits is not granted yet.
+                over = state.without(own)
+                if not self._is_blocked(over, number):
+                    return
+                now = max(state.now, *(hold.ends_from for hold in own))
+                yield from self._serve(over._replace(now=now), until)
         elif not self._is_blocked(state, number):
             for granted in self._give(state, number, until):
                 yield from self._serve(granted, until)
