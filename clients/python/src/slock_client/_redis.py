@@ -262,7 +262,7 @@ class RedisLink:
             place, is_asking = self._node(host, int(port), place), moved.code == "ASK"
             if not is_asking:
                 self._slots[slot] = place
-                self._nodes[place] = None
+                self._nodes = {**self._nodes, place: None}  # another thread may go through it
         return replies
 
     async def _place_of(self, slot: int) -> Place:
