@@ -148,15 +148,18 @@ def test_many_renewals_beside_a_silent_node(monkeypatch: pytest.MonkeyPatch) -> 
         return await send(link, *words)
 
     monkeypatch.setattr(_Link, "send", sends)
-    locks = slock_client.Quorum(nodes, ttl=3, node_timeout=0.5)
-    holds = [locks.write(f"job-{number}").acquire() for number in range(40)]
+    locks = slock_client.Quorum(nodes, ttl=15, node_timeout=0.5)
+    holds = [locks.write(f"job-{number}").acquire() for number in range(200)]
+    ends = {hold: hold.remaining + time.monotonic() + 0.1 for hold in holds}
+    time.sleep(0.2)  # so that a renewal shows
     for hold in holds:
         hold._renew_at = 0.0  # all at once
-    time.sleep(4)
-    reasons = [hold.reason for hold in holds]
-    over.set()
-    locks.close(release=True)
-    assert not any(reasons)
+    try:
+        wait_until(lambda: all(hold.remaining + time.monotonic() > end for hold, end in ends.items()), 14)
+        assert not any(hold.reason for hold in holds)
+    finally:
+        over.set()
+        locks.close(release=True)
 
 
 def test_a_forked_child(server: Server, client: redis.Redis) -> None:
