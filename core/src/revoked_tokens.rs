@@ -93,10 +93,8 @@ impl RevokedTokens {
     }
 
     fn entry(&self, lock: LockIdRef<'_>, token: &[u8]) -> Option<&Entry> {
-        if self.table.is_empty() {
-            return None;
-        }
-        let hash = self.hasher.hash_one((lock, token));
+        // Before the first token is revoked nothing is hashed.
+        let hash = self.table.first().map(|_| self.hasher.hash_one((lock, token)))?;
         self.table[hash as usize % (ENTRIES / PLACES)].iter().find(|entry| entry.hash == hash)
     }
 }
