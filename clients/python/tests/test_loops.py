@@ -147,9 +147,9 @@ def test_many_renewals_beside_a_silent_node(monkeypatch: pytest.MonkeyPatch) -> 
             over.wait(20)
         return await send(link, *words)
 
-    monkeypatch.setattr(_Link, "send", sends)
-    locks = slock_client.Quorum(nodes, ttl=15, node_timeout=0.5)
+    locks = slock_client.Quorum(nodes, ttl=15, node_timeout=0.5, retry_for=15)
     holds = [locks.write(f"job-{number}").acquire() for number in range(200)]
+    monkeypatch.setattr(_Link, "send", sends)
     ends = {hold: hold.remaining + time.monotonic() + 0.1 for hold in holds}
     time.sleep(0.2)  # so that a renewal shows
     for hold in holds:
