@@ -291,9 +291,9 @@ def test_the_next_leader_of_a_library_leads_when_the_first_has_lost_the_lock(
             hold.check()
             time.sleep(0.01)
 
-    campaigns = [threads.submit(recipes.campaign, "election", lead, 0.5)]
+    campaigns = [threads.submit(recipes.campaign, "election", lead, 5)]
     wait_until(lambda: len(leads) == 1)
-    campaigns.append(threads.submit(recipes.campaign, "election", lead, 0.5))
+    campaigns.append(threads.submit(recipes.campaign, "election", lead, 5))
     wait_until(lambda: client.info("slock")["slock_waiters"] == 1)
     client.delete("election")
     for campaign in campaigns:
