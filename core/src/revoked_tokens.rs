@@ -27,15 +27,15 @@ type RandomKey = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
 /// How many entries the table has.
 pub(crate) const ENTRIES: usize = 1 << 16;
-/// How many places an entry may have. So the last few thousands stay, also if the table is full.
+/// An entry is in one of so many places. So the last few thousand stay, even if the table is full.
 const PLACES: usize = 8;
 
 /// See the file.
 #[derive(Debug, Default)]
 pub struct RevokedTokens {
     hasher: RandomKey,
-    /// The lowest bits of an entry's hash tell its places, of which the newest has the first. Allocated when the first token
-    /// is revoked.
+    /// The lowest bits of an entry's hash tell its places; the newest entry is in the first of them. Allocated when the
+    /// first token is revoked.
     table: Vec<[Entry; PLACES]>,
     /// How many entries were overwritten by others before their time was up.
     pub overwritten: u64,

@@ -270,11 +270,10 @@ class Model:
                 )
             elif call.reply == 0 and call.wait_ms is None and all(hold.ends_from <= until for hold in own):
                 # It may be just over, and who waits is not granted yet.
-                over = state.without(own)
-                if not self._is_blocked(over, number):
-                    return
                 now = max(state.now, *(hold.ends_from for hold in own))
-                yield from self._serve(over._replace(now=now), until)
+                over = state.without(own)._replace(now=now)
+                if self._is_blocked(over, number):
+                    yield from self._serve(over, until)
         elif not self._is_blocked(state, number):
             for granted in self._give(state, number, until):
                 yield from self._serve(granted, until)

@@ -36,8 +36,8 @@ fn link(client: ClusterClient, events: Option<Events>) -> Link<ClusterConnection
     let events = events.unwrap_or_else(|| Arc::new(|_| {}));
     let open = move |health: Option<Arc<Health>>| {
         // The redis crate waits for each node when it opens the connections, for a dead one too: so none may take long.
-        // A node that was silent then it waits for again when there is a command for it, and so do all other commands.
-        // A connection for one call at a time waits for replicas, as long as its caller does.
+        // If a node was silent then, a later command for it opens its connection, and all other commands wait for that.
+        // A connection for one call at a time waits for replicas. Its caller limits that time.
         let reply = if health.is_some() { SILENCE } else { Duration::from_secs(3600) };
         let mut config = ClusterConfig::new().set_connection_timeout(SILENCE).set_response_timeout(reply);
         if let Some(health) = health.filter(|_| listens) {

@@ -102,9 +102,9 @@ class Base:
         if self.is_cluster:
             self.kwargs, on_connect = dict(client.get_connection_kwargs()), f"{self.package.__name__}_connect_func"
             self.kwargs.pop(on_connect, None)
-            users = getattr(client, "user_on_connect_func", None)
-            if users:
-                self.kwargs[on_connect] = lambda connection: (connection.on_connect(), users(connection))
+            of_program = getattr(client, "user_on_connect_func", None)
+            if of_program:
+                self.kwargs[on_connect] = lambda connection: (connection.on_connect(), of_program(connection))
             self.connection_class = self.kwargs.get("connection_class")
             self.address_remap = client.nodes_manager.address_remap or (lambda address: address)
             known = [*client.get_nodes(), *client.nodes_manager.startup_nodes.values()]

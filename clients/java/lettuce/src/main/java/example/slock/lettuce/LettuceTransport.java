@@ -50,7 +50,7 @@ import java.util.function.Supplier;
 final class LettuceTransport implements Transport {
   /** How long the first commands of a connection may take. */
   private static final Duration OPENING = Duration.ofMillis(1500);
-  /** How soon a subscription is tried again, and the slots of a cluster are asked for. */
+  /** How soon a subscription is tried again, or the slots of a cluster are asked for again. */
   private static final long AGAIN_MS = 100;
   /** How often Sentinel is asked for the primary while there are channels. */
   private static final long PRIMARY_MS = 1000;
@@ -77,6 +77,7 @@ final class LettuceTransport implements Transport {
   private static final class Link<C extends StatefulConnection<String, String>> {
     private final Supplier<CompletionStage<? extends C>> open;
     private volatile CompletableFuture<C> current = CompletableFuture.failedFuture(new IllegalStateException("not used yet"));
+    /** What shall replace the current one, while it is being opened. */
     private CompletableFuture<C> next;
 
     Link(Supplier<CompletionStage<? extends C>> open) {
@@ -118,7 +119,7 @@ final class LettuceTransport implements Transport {
       CompletableFuture<C> spare = isWanted ? old : next;
       current = isWanted ? next : current;
       next = null;
-      // What is on its way over it has its reply by then.
+      // By then the commands that were sent over it have their replies.
       spare.thenAcceptAsync(C::closeAsync, CompletableFuture.delayedExecutor(OPENING.toMillis(), TimeUnit.MILLISECONDS));
     }
   }
@@ -138,6 +139,7 @@ final class LettuceTransport implements Transport {
   /** The connections whose messages are heard. */
   private final Set<Object> heard = ConcurrentHashMap.newKeySet();
   private final AtomicBoolean isFollowing = new AtomicBoolean();
+  /** The last question for the slots of a cluster, and when it was asked. */
   private CompletableFuture<?> refresh;
   private long refreshed;
   private volatile RedisClient own;
