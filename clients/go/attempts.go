@@ -20,8 +20,12 @@ var (
 	errTimedOut = errors.New("timed out")
 )
 
-// forever is how long a wait without a limit lasts.
-const forever = 100 * 365 * 24 * time.Hour
+const (
+	// forever is how long a wait without a limit lasts.
+	forever = 100 * 365 * 24 * time.Hour
+	// late is how long after the end of its time an attempt ends only if the process stood still: it may have missed a reply.
+	late = sharedStep + 100*time.Millisecond
+)
 
 // attempts are those of one call.
 type attempts struct {
@@ -37,6 +41,7 @@ type attempts struct {
 	isReached bool  // the server has replied
 	last      error // the last error that passes; nil after a reply without one
 	failures  int   // such errors, one after the other
+	excused   bool  // there was more time, because the process stood still
 	polls     int
 }
 
@@ -85,6 +90,9 @@ func (a *attempts) run(send func() error) error {
 			a.polls++
 		case passes(err):
 			a.last = telling(a.last, err)
+			if code(err) == "" {
+				a.excuse()
+			}
 			pause, more = afterErrors(a.failures)
 			a.failures++
 		default:
@@ -94,6 +102,15 @@ func (a *attempts) run(send func() error) error {
 			return errTimedOut
 		}
 		sleep(a.ctx, a.closing, min(pause, time.Until(earlier(a.limit, a.deadline))))
+	}
+}
+
+// excuse gives a process that stood still, and so may have missed a reply, the time for one more, once.
+func (a *attempts) excuse() {
+	if now := time.Now(); !a.excused && now.After(earlier(a.limit, a.deadline.Add(lateReply)).Add(late)) {
+		a.excused = true
+		a.limit = now.Add(lateReply)
+		a.deadline = later(a.deadline, a.limit)
 	}
 }
 
@@ -172,6 +189,14 @@ func outliving(ctx context.Context, left time.Duration) (context.Context, contex
 // earlier is the earlier of two times.
 func earlier(a, b time.Time) time.Time {
 	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// later is the later of two times.
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
 		return b
 	}
 	return a

@@ -9,7 +9,7 @@ import {lockInfo, type Holder} from "./info.js";
 import {Ticket, type Channel, type Message} from "./listener.js";
 import {exponential, type Settings} from "./options.js";
 import {explain, passes, waiting, type Owner} from "./protocol.js";
-import {afterErrors, moreTelling, noAnswer, type Answer, type Server} from "./server.js";
+import {LATE_REPLY_MS, afterErrors, extended, moreTelling, noAnswer, type Answer, type Server} from "./server.js";
 import {LEFT, type Stop} from "./stop.js";
 import {ReplyError, type Call} from "./transport.js";
 
@@ -17,8 +17,7 @@ import {ReplyError, type Call} from "./transport.js";
 const SEND_AGAIN_MS = 5_000;
 /** How long a request waits on the server at most unless it is sent again. One whose program has died leaves after that. */
 const SERVER_WAIT_MS = 15_000;
-/** How long after the end of a wait a reply, and the message that says so, are still waited for. */
-export const LATE_REPLY_MS = 500;
+/** How long after the end of a wait the message that says so is still waited for. */
 const LATE_MESSAGE_MS = 50;
 /** How long the confirmation of a new channel is waited for before the request is sent without it, in ms. */
 const SUBSCRIBE_MS = 100;
@@ -46,7 +45,9 @@ export class Acquisition {
   readonly #isOnce: boolean;
   readonly #began = monotonic();
   /** Of the wait. */
-  readonly #deadline: number;
+  #deadline: number;
+  /** Until when it goes on at least, because this process was late. */
+  #least = 0;
   /** When the server last replied. */
   #contact: number | undefined;
   /** The last error that passes; undefined after a reply without one. */
@@ -97,6 +98,11 @@ export class Acquisition {
         if (error === LEFT) continue; // what stopped it says why
         if (!passes(error)) throw error;
         this.#last = moreTelling(this.#last, error);
+        const more = extended(this.#end);
+        if (!(error instanceof ReplyError) && this.#least === 0 && more !== this.#end) {
+          this.#least = more;
+          this.#deadline = Math.max(this.#deadline, more);
+        }
         await this.stop.sleep(Math.min(afterErrors(this.#failures++), this.#limit - monotonic(), this.#deadline - monotonic()));
       }
     }
@@ -105,8 +111,11 @@ export class Acquisition {
   /** Until when the server has to reply. */
   get #limit(): number {
     const {retryForMs, retryWaitForMs} = this.server.settings;
-    return this.#contact === undefined || this.#isOnce ? this.#began + retryForMs : this.#contact + retryWaitForMs;
+    return Math.max(this.#least, this.#contact === undefined || this.#isOnce ? this.#began + retryForMs : this.#contact + retryWaitForMs);
   }
+
+  /** Until when a reply is waited for. */
+  get #end(): number { return Math.min(this.#limit, this.#deadline + LATE_REPLY_MS); }
 
   /** The error of a call that is over, because others have the lock or without a reply. */
   async #failed(isTimedOut: boolean): Promise<SlockError> {
@@ -133,7 +142,7 @@ export class Acquisition {
   async #attempt(): Promise<Step | undefined> {
     const {server, owner} = this;
     const key = owner.keys[0]!;
-    const limit = (): number => Math.min(this.#limit, monotonic() + server.settings.retryForMs, this.#deadline + LATE_REPLY_MS);
+    const limit = (): number => Math.min(this.#end, monotonic() + server.settings.retryForMs);
     if (!this.#isPermitted) {
       await server.permit(owner.names, this.wanted, limit(), this.stop).catch((error: unknown) => {
         if (error instanceof ReplyError) this.#contact = monotonic();

@@ -3,7 +3,7 @@
 // A lock that was granted: what is known of it, its renewal, the change of its mode, its release, and its end for the program.
 // While a change of mode is open the hold is renewed without naming its fence: the server may have given it another one.
 
-import {Acquisition, LATE_REPLY_MS, type Outcome} from "./acquisition.js";
+import {Acquisition, type Outcome} from "./acquisition.js";
 import {monotonic, now} from "./clock.js";
 import {
   ClosedError, LostError, NoAnswerError, NotHeldError, TimedOutError, invalid, isWrongType, textOf, type Reason, type SlockError,
@@ -11,7 +11,7 @@ import {
 import type {Reporter} from "./hooks.js";
 import {check, given, requestSettings, type Mode, type Settings} from "./options.js";
 import {REFUSE_MS, explain, type Owner} from "./protocol.js";
-import {Server, moreTelling, noAnswer, repeat, type Answer} from "./server.js";
+import {LATE_REPLY_MS, Server, moreTelling, noAnswer, repeat, type Answer} from "./server.js";
 import {Stop} from "./stop.js";
 import type {Call} from "./transport.js";
 

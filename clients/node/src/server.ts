@@ -132,11 +132,22 @@ export class Server {
   }
 }
 
+/** How long after the end of a wait a reply is still waited for. */
+export const LATE_REPLY_MS = 500;
+/** How long after the end of its time an attempt ends only if the event loop was busy, or the process stood still. */
+const LATE_MS = 100;
+
+/** The limit after an attempt without a reply. A process that was late may have missed it, and gets the time for one more; this is not done twice. */
+export function extended(until: number): number {
+  return monotonic() < until + LATE_MS ? until : monotonic() + LATE_REPLY_MS;
+}
+
 /** Sends until there is an answer, for a time. */
 export async function repeat<T extends object | void>(
   names: readonly string[], forMs: number, send: (until: number) => Promise<T>, isBackground = false,
 ): Promise<T> {
-  const until = monotonic() + forMs;
+  const end = monotonic() + forMs;
+  let until = end;
   let last: unknown;
   for (let failures = 0; ; failures++) {
     try {
@@ -147,6 +158,7 @@ export async function repeat<T extends object | void>(
       last = moreTelling(last, error);
     }
     const pause = afterErrors(failures);
+    if (until === end) until = extended(end);
     if (monotonic() + pause >= until) throw noAnswer(names, forMs, last);
     await new Promise((resolve) => (isBackground ? setTimeout(resolve, pause).unref() : setTimeout(resolve, pause)));
   }

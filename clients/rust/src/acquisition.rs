@@ -12,7 +12,7 @@ use tokio::time::{sleep_until, timeout_at};
 use crate::clock::Moment;
 use crate::errors::{Details, Error, Result, is_reply, passes, rounded};
 use crate::listener::Ticket;
-use crate::node::{Node, counted, more_telling};
+use crate::node::{LATE_REPLY, Node, counted, extended, more_telling};
 use crate::options::{AFTER_ERRORS, POLLING, Poll, shortened};
 use crate::protocol::{self, SERVER_WAIT, Wanted};
 use crate::shared::Shared;
@@ -21,8 +21,6 @@ use crate::shared::Shared;
 const SEND_AGAIN: Duration = Duration::from_secs(5);
 /// In less time no reply comes, so a shorter wait is none.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
-/// How long after the end of a wait a reply is still waited for.
-const LATE_REPLY: Duration = Duration::from_millis(500);
 /// How long after the end of a wait the message that says so is still waited for.
 const LATE_MESSAGE: Duration = Duration::from_millis(50);
 /// How long the confirmation of a new channel is waited for before a request is sent.
@@ -59,6 +57,8 @@ pub(crate) struct Pace<'a> {
     pub(crate) contact: Option<Instant>,
     /// Pauses, one after the other.
     pub(crate) pauses: u32,
+    /// Until when it goes on at least, because this process stood still.
+    least: Option<Instant>,
 }
 
 impl<'a> Pace<'a> {
@@ -66,14 +66,29 @@ impl<'a> Pace<'a> {
         let (began, wait) = (Instant::now(), wanted.options.wait);
         let is_once = is_try || wait.is_some_and(|wait| wait < SHORTEST_WAIT);
         let deadline = wait.filter(|_| !is_once).map(|wait| began + wait);
-        Self { shared, is_once, began, deadline, contact: None, pauses: 0 }
+        Self { shared, is_once, began, deadline, contact: None, pauses: 0, least: None }
     }
 
     /// Until when a server has to reply.
     fn limit(&self) -> Instant {
-        match self.contact {
+        let limit = match self.contact {
             Some(contact) if !self.is_once => contact + self.shared.retry_wait_for,
             _ => self.began + self.shared.retry_for,
+        };
+        self.least.map_or(limit, |least| limit.max(least))
+    }
+
+    /// Until when a reply is waited for.
+    fn end(&self) -> Instant {
+        self.deadline.map_or(self.limit(), |deadline| self.limit().min(deadline + LATE_REPLY))
+    }
+
+    /// An attempt had no reply.
+    fn excuse(&mut self) {
+        let (end, more) = (self.end(), extended(self.end()));
+        if self.least.is_none() && more != end {
+            self.least = Some(more);
+            self.deadline = self.deadline.map(|deadline| deadline.max(more));
         }
     }
 
@@ -175,6 +190,9 @@ impl<'a> Acquisition<'a> {
                 Ok(Step::Again) => continue,
                 Ok(Step::Poll) => &POLLING,
                 Err(Error::Redis(error)) if passes(&error) => {
+                    if !is_reply(&error) {
+                        self.pace.excuse();
+                    }
                     self.last = Some(more_telling(self.last.take(), error));
                     &AFTER_ERRORS
                 }
@@ -199,8 +217,7 @@ impl<'a> Acquisition<'a> {
 
     /// Until when a reply to what is sent now is waited for.
     fn until(&self) -> Instant {
-        let until = self.pace.limit().min(Instant::now() + self.node.shared.retry_for);
-        self.pace.deadline.map_or(until, |deadline| until.min(deadline + LATE_REPLY))
+        self.pace.end().min(Instant::now() + self.node.shared.retry_for)
     }
 
     /// Sends the question once, if it has no reply yet.

@@ -229,7 +229,7 @@ impl Inner {
     async fn prolong(self: &Arc<Self>, ttl: Duration) -> Result<()> {
         let _extending = self.extending.lock().await; // for as long as a renewal may take
         let until = Instant::now() + self.shared().retry_for;
-        repeat(&self.wanted().keys, until, || self.extend(until, ttl)).await.map(drop)
+        repeat(&self.wanted().keys, until, |until| self.extend(until, ttl)).await.map(drop)
     }
 
     /// Sends one extension. The caller has `extending`. What is wrong with the hold comes before another error.

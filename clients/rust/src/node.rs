@@ -25,6 +25,11 @@ use crate::transport::{Call, Reply, SILENCE, Topology};
 /// How many ends are on their way at once. During an outage the others cost their memory.
 const MOST_ENDING: usize = 8;
 
+/// How long after the end of a wait a reply is still waited for.
+pub(crate) const LATE_REPLY: Duration = Duration::from_millis(500);
+/// How long after the end of its time an attempt ends only if the process stood still.
+const LATE: Duration = Duration::from_millis(100);
+
 pub(crate) struct Node {
     pub(crate) listener: Arc<Listener>,
     pub(crate) shared: Arc<Shared>,
@@ -90,7 +95,7 @@ impl Node {
 
     /// Sends a command, and again after an error that passes, until it is too late.
     pub(crate) async fn ask(&self, wanted: &Wanted, call: Call<'_>) -> Result<Answer> {
-        let ask = || async { Ok(self.number(call).await?) };
+        let ask = |until| async move { Ok(self.number(Call { until, ..call }).await?) };
         let (answer, failures) = repeat(&wanted.keys, call.until, ask).await?;
         Ok(Answer { is_alone: answer.is_alone && failures == 0, ..answer })
     }
@@ -98,7 +103,7 @@ impl Node {
     /// The reply to a question; without a key it is an array of the replies of all nodes.
     pub(crate) async fn query(&self, key: Option<&str>, names: &[String], command: &Cmd) -> Result<Value> {
         let call = Call { key, ..Call::new("", command, Instant::now() + self.shared.retry_for) };
-        let ask = || async { Ok(self.send(call).await?.value) };
+        let ask = |until| async move { Ok(self.send(Call { until, ..call }).await?.value) };
         let (value, _) = repeat(&names.into(), call.until, ask).await?;
         Ok(if key.is_some() || self.topology().is_cluster { value } else { Value::Array(vec![value]) })
     }
@@ -152,7 +157,7 @@ impl Node {
         let (command, limit) = wanted.ending(fence, after);
         let (node, owner, end) = (self.clone(), wanted.clone(), Instant::now() + limit);
         let deliver = async move {
-            let send = || async {
+            let send = |_| async {
                 // For no longer than a command: another runtime may stand still with one.
                 let _turn = timeout(SILENCE, node.ends.acquire()).await;
                 let until = end.min(Instant::now() + node.shared.retry_for);
@@ -178,21 +183,31 @@ impl Node {
     }
 }
 
+/// The limit after an attempt that failed. A process that stood still may have missed the reply, and gets the time for one more;
+/// this is not done twice.
+pub(crate) fn extended(until: Instant) -> Instant {
+    let now = Instant::now();
+    if now < until + LATE { until } else { now + LATE_REPLY }
+}
+
 /// Sends, and again after an error that passes, until it is too late. Gives the answer, and how often there was such an error.
 pub(crate) async fn repeat<T, F: Future<Output = Result<T>>>(
     keys: &Arc<[String]>,
     until: Instant,
-    mut send: impl FnMut() -> F,
+    mut send: impl FnMut(Instant) -> F,
 ) -> Result<(T, u32)> {
-    let (began, mut last) = (Instant::now(), None);
+    let (began, mut end, mut last) = (Instant::now(), until, None);
     for failures in 0.. {
-        match send().await {
+        match send(end).await {
             Ok(answer) => return Ok((answer, failures)),
             Err(Error::Redis(error)) if passes(&error) => last = Some(more_telling(last, error)),
             Err(error) => return Err(error.explained(keys)),
         }
         let pause = AFTER_ERRORS.pause(failures).unwrap_or_default();
-        if Instant::now() + pause >= until {
+        if end == until {
+            end = extended(until);
+        }
+        if Instant::now() + pause >= end {
             break;
         }
         sleep(pause).await;

@@ -27,12 +27,11 @@ from slock_client._protocol import (
     short,
     waiting,
 )
-from slock_client._server import Answer, Server, after_errors
+from slock_client._server import LATE_REPLY, Answer, Server, after_errors
 from slock_client._transport import Call, NoReply, ServerError
 from slock_client.errors import ClosedError, SlockError, TimedOutError
 
 _SEND_AGAIN = 5.0  # seconds that a request waits for its message before it is sent again
-_LATE_REPLY = 0.5  # seconds after the end of a wait in which a reply is still waited for
 _LATE_MESSAGE = 0.05  # the same for the message that says so
 _SUBSCRIBING = 0.1  # seconds for which the confirmation of a new channel is waited for
 _HOLDERS_REPLY = 0.25  # seconds for which a call that has timed out waits to learn who has the lock
@@ -49,6 +48,7 @@ class Request:
         self._is_try, self._key = is_try, owner.keys[0]
         self._once = is_try or options.is_once  # a refusal ends it
         self._deadline = float("inf") if self._once or options.wait is None else self._began + options.wait
+        self._least = 0.0  # until when it goes on at least, because this process was late
         self._contact: float | None = None  # when the server last replied
         self._last: Exception | None = None  # the last error that passes; None after a reply without one
         self._failures = self._polls = 0
@@ -131,6 +131,9 @@ class Request:
             if not passes(failure):  # it is raised out here, because else its context would have it as the cause
                 raise explained(failure, self._owner.names)
             self._last = more_telling(self._last, failure)
+            more = self._server.extended(self._end())
+            if isinstance(failure, NoReply) and not self._least and more != self._end():
+                self._least, self._deadline = more, max(self._deadline, more)
             await self._pause(after_errors(self._failures))
             self._failures += 1
 
@@ -142,15 +145,18 @@ class Request:
 
     def _limit(self) -> float:
         """Until when the server has to reply."""
-        if self._contact is None or self._once:
-            return self._began + self._options.retry_for
-        return self._contact + self._options.retry_wait_for
+        limit = self._began + self._options.retry_for
+        if self._contact is not None and not self._once:
+            limit = self._contact + self._options.retry_wait_for
+        return max(limit, self._least)
+
+    def _end(self) -> float:
+        """Until when a reply is waited for."""
+        return min(self._limit(), self._deadline + LATE_REPLY)
 
     def _until(self) -> float:
-        """Until when a reply to the next copy is waited for. If this process was late, the server gets the time for one
-        all the same."""
-        limit = max(self._limit(), now() + _LATE_REPLY)
-        return min(limit, now() + self._options.retry_for, self._deadline + _LATE_REPLY)
+        """The same for the next copy."""
+        return min(self._end(), now() + self._options.retry_for)
 
     async def _check(self) -> None:
         """Has the server check `at_least` before the lock is asked for."""

@@ -22,6 +22,7 @@ T = TypeVar("T")
 _OUTAGE = 1.0  # seconds without a reply before that is logged: a connection may be lost at any time
 _DELIVERIES = 8  # that are on their way at once: an outage may leave many
 _REPLICA_SLICE = 0.5  # seconds of one WAIT for replicas
+LATE_REPLY = 0.5  # seconds after the end of a wait in which a reply is still waited for
 _OF_A_REQUEST = ("SLOCK.LOCK", "SLOCK.RLOCK", "SLOCK.MLOCK", "SLOCK.MRLOCK")
 _OF_A_MODE = ("SLOCK.UPGRADE", "SLOCK.DOWNGRADE")
 
@@ -132,10 +133,11 @@ class Server:
     ) -> T:
         """Sends until there is an answer, for so many seconds. Then it raises `NoAnswerError` about the names."""
         limit = self.options.retry_for if limit is None else limit
-        began, failures, last = now(), 0, None
+        end = now() + limit
+        until, failures, last = end, 0, None
         while True:
             try:
-                return await send(began + limit)
+                return await send(until)
             except (NoReply, ServerError) as error:
                 failure = error
             if not passes(failure):  # it is raised out here, because else its context would have it as the cause
@@ -143,11 +145,18 @@ class Server:
             last = more_telling(last, failure)
             pause = after_errors(failures)
             failures += 1
+            if until == end:
+                until = self.extended(end)
             if self.is_closed:
                 raise ClosedError("the Locks has been closed")
-            if now() + pause >= began + limit:
+            if now() + pause >= until:
                 raise no_answer(names, limit, last)
             await self.io.pause(pause)
+
+    def extended(self, until: float) -> float:
+        """The limit after an attempt that failed. A process that stood still, or whose event loop was busy, may have
+        missed the reply, and gets the time for one more; this is not done twice."""
+        return until if now() < until + self.io.late else now() + LATE_REPLY
 
     async def extend(self, owner: Owner, ttl: float, fence: int, options: Options, until: float) -> Answer:
         """Sends an extension, and waits for replicas if it has to. The number is 0 if the hold is gone."""

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from slock_client._clock import now
 from slock_client._transport import Call, Link, NoReply, Work, run
 
 _log = logging.getLogger("slock_client")
@@ -31,6 +32,7 @@ _SLICE = 1.0
 _MOST_WORKERS = 16
 _IDLE_SECONDS = 10.0
 _EXIT_SECONDS = 1.0
+_LONG_START = 1.0  # a start that takes longer was cut short by an exception of a signal handler
 # More calls at once would only wait for each other. There is one more if none has ended for so many seconds, because
 # the server is slow, or a permit was lost with an exception of a signal handler.
 _CALLS_AT_ONCE, _LONG_CALL = 8, 1.0
@@ -59,10 +61,13 @@ class ThreadMailbox:
 class Threads:
     """Threads for what goes on in the background. All of them are daemons, and end when they have long been idle."""
 
+    late = float("inf")  # a thread that stood still finds the reply in its socket
+
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], Work]] = queue.SimpleQueue()
         self._permits = deque([None] * _MOST_WORKERS)  # for those that work
         self._idle: deque[None] = deque()  # one for each worker that waits, and that no job has been given to
+        self._grown = float("-inf")  # when a worker was started last that has not begun
         self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()  # permits
         for _ in range(_CALLS_AT_ONCE):
             self._calls.put(None)
@@ -80,10 +85,17 @@ class Threads:
         try:
             self._idle.pop()
         except IndexError:
-            if self._permits:
-                self.start(self._work)
+            self._grow()
+
+    def _grow(self) -> None:
+        """Starts a worker, unless one is about to begin, which starts the next one if that is not enough."""
+        at = time.monotonic()
+        if self._permits and at - self._grown > _LONG_START:
+            self._grown = at
+            self.start(self._work)
 
     async def _work(self) -> None:
+        self._grown = float("-inf")
         try:
             self._permits.pop()
         except IndexError:
@@ -102,6 +114,8 @@ class Threads:
                         continue  # a job comes for this thread
                     self._permits.append(None)
                     return
+            if not self._jobs.empty():
+                self._grow()
             _complete(job)
 
     def is_busy(self) -> bool:
@@ -142,13 +156,15 @@ class Threads:
     async def call(self, link: Link, call: Call, until: float) -> list[Any]:
         while True:
             try:
-                self._calls.get(timeout=_LONG_CALL)
+                self._calls.get(timeout=max(0.0, min(_LONG_CALL, until - now())))
                 break
             except queue.Empty:
                 at = time.monotonic()
-                if at - self._moved >= _LONG_CALL or at >= until:
+                if at - self._moved >= _LONG_CALL:
                     self._moved = at  # one more
                     break
+                if now() >= until:
+                    raise NoReply("too many calls are under way") from None
         try:
             return await link.send(call.key, call.commands)
         finally:

@@ -89,6 +89,8 @@ class Mailbox(Protocol):
 class Runtime(Protocol):
     """Threads, or the tasks of one event loop."""
 
+    late: float  # seconds after its limit at which a call ends only if this process stood still
+
     def mailbox(self) -> Mailbox: ...
 
     def start(self, function: Callable[[], Work]) -> None:

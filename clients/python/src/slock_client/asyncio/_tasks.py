@@ -22,7 +22,7 @@ else:
 _log = logging.getLogger("slock_client")
 T = TypeVar("T")
 
-_MOST = 500  # commands of a batch
+_MOST = 100  # commands of a batch: few enough that a process that hardly runs has the replies in time
 _NAME = "slock background"  # of the tasks of the background
 
 
@@ -63,6 +63,8 @@ class Tasks:
     A few calls are under way at a time. What comes meanwhile waits, and then goes together. A caller that leaves does
     not cancel that: its command may be in the middle of others.
     """
+
+    late = 0.1
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -37,7 +37,9 @@ abstract class Acquisition {
   final boolean isOnce;
   final long began = Clock.now();
   /** When it ends although the server replies. */
-  final long deadline;
+  long deadline;
+  /** There was more time, because this process stood still. */
+  private boolean isExcused;
   /** Until when the server has to reply. */
   long limit;
   boolean hasReply;
@@ -68,6 +70,11 @@ abstract class Acquisition {
   /** Fails with the error of a call that is over. */
   CompletableFuture<Grant> failed(boolean isPastDeadline) {
     return CompletableFuture.failedFuture(Server.noAnswer(names, Math.min(Clock.now(), limit) - began, last));
+  }
+
+  /** Until when a reply is waited for. */
+  final long end() {
+    return Math.min(limit, Clock.plus(deadline, Server.LATE_REPLY));
   }
 
   final void noteReply() {
@@ -103,6 +110,12 @@ abstract class Acquisition {
       step();
     } else if (Protocol.passes(error)) {
       last = Server.moreTelling(last, error);
+      long more = Server.extended(end());
+      if (Protocol.code(error).isEmpty() && !isExcused && more != end()) {
+        isExcused = true;
+        limit = Math.max(limit, more);
+        deadline = Math.max(deadline, more);
+      }
       pause(Polling.AFTER_ERRORS.pause(failures++)).whenComplete((none, over) -> step());
     } else {
       result.completeExceptionally(Protocol.explain(error, names));

@@ -306,7 +306,7 @@ final class Kept {
       CompletableFuture<Void> settled = isUnsettled && problem == null ? settle(server, to, acquisition)
           : CompletableFuture.completedFuture(null);
       settled.whenComplete((done, none) -> closeChange());
-      long most = error instanceof SlockException.TimedOut ? ServerAcquisition.LATE_REPLY : 0;
+      long most = error instanceof SlockException.TimedOut ? Server.LATE_REPLY : 0;
       return settled.copy().completeOnTimeout(null, most, TimeUnit.NANOSECONDS).<Void>handle((done, none) -> {
         if (problem != null || error != null) {
           throw Protocol.failure(problem != null ? problem : error);

@@ -20,6 +20,10 @@ final class Server implements Backend, Keeper {
   private static final Pattern TIMED_OUT = Pattern.compile("timed? ?out", Pattern.CASE_INSENSITIVE);
   /** How long one try waits for its reply. Then the command is sent again, perhaps over another connection. */
   static final long TRY = 800 * Clock.MS;
+  /** How long after the end of a wait a reply is still waited for. */
+  static final long LATE_REPLY = 500 * Clock.MS;
+  /** How long after the end of its time an attempt ends only if the process stood still. */
+  private static final long LATE = 100 * Clock.MS;
   /** How many ends are on their way at once. During an outage the others cost their memory. */
   private static final int MOST_ENDING = 8;
 
@@ -111,10 +115,11 @@ final class Server implements Backend, Keeper {
 
   /** Tries until there is an answer, for a time. Then the error is a {@link SlockException.NoAnswer} about the names. */
   <T> CompletableFuture<T> repeat(List<String> names, long time, LongFunction<CompletableFuture<T>> attempt) {
-    return repeat(names, time, Clock.plus(Clock.now(), time), 0, null, attempt);
+    long end = Clock.plus(Clock.now(), time);
+    return repeat(names, time, end, end, 0, null, attempt);
   }
 
-  private <T> CompletableFuture<T> repeat(List<String> names, long time, long end, int failures, Throwable last,
+  private <T> CompletableFuture<T> repeat(List<String> names, long time, long first, long end, int failures, Throwable last,
       LongFunction<CompletableFuture<T>> attempt) {
     boolean isOver = last != null && (Clock.now() >= end || locks.isClosed);
     CompletableFuture<T> sent = isOver ? CompletableFuture.failedFuture(noAnswer(names, time, last))
@@ -124,9 +129,18 @@ final class Server implements Backend, Keeper {
       if (!Protocol.passes(error)) {
         throw Protocol.failure(Protocol.explain(error, names));
       }
-      return Clock.later(Math.min(Polling.AFTER_ERRORS.pause(failures), end - Clock.now()))
-          .thenCompose(over -> repeat(names, time, end, failures + 1, moreTelling(last, error), attempt));
+      long until = end == first ? extended(first) : end;
+      return Clock.later(Math.min(Polling.AFTER_ERRORS.pause(failures), until - Clock.now()))
+          .thenCompose(over -> repeat(names, time, first, until, failures + 1, moreTelling(last, error), attempt));
     });
+  }
+
+  /**
+   * The limit after an attempt without a reply. A process that stood still may have missed it, and gets the time for one more;
+   * this is not done twice.
+   */
+  static long extended(long until) {
+    return Clock.now() < Clock.plus(until, LATE) ? until : Clock.now() + LATE_REPLY;
   }
 
   static SlockException noAnswer(List<String> names, long within, Throwable last) {

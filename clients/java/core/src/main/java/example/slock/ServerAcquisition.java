@@ -18,8 +18,6 @@ import java.util.concurrent.ThreadLocalRandom;
 final class ServerAcquisition extends Acquisition {
   /** How long a request waits for its message before it is sent again: a lost message costs no more. */
   private static final long SEND_AGAIN = 5 * Clock.SECOND;
-  /** How long after the end of a wait a reply is still waited for. */
-  static final long LATE_REPLY = 500 * Clock.MS;
   /** How long after the end of a wait the message that says so is still waited for. */
   private static final long LATE_MESSAGE = 50 * Clock.MS;
   /** How long a call that has timed out waits to learn who has the lock. */
@@ -117,7 +115,7 @@ final class ServerAcquisition extends Acquisition {
 
   /** Until when a reply to what is sent now is waited for. */
   private long until() {
-    return Math.min(Math.min(limit, Clock.now() + Server.TRY), Clock.plus(deadline, LATE_REPLY));
+    return Math.min(end(), Clock.now() + Server.TRY);
   }
 
   /** Sends the request, and waits for what comes of it. */
