@@ -31,7 +31,7 @@ def cluster() -> Iterator[Cluster]:
 
 def _fields(cluster: Cluster) -> dict[str, object]:
     nodes = [f"127.0.0.1:{node.port}" for node in cluster.nodes]
-    return {"locks": "l", "kind": "cluster", "nodes": nodes}
+    return {"locks": "l", "kind": "cluster", "nodes": nodes, "retry_for_ms": 15_000}
 
 
 def _keys(cluster: Cluster, node: Server, prefix: str) -> Iterator[str]:
@@ -81,7 +81,7 @@ def test_calls_at_once_ask_for_the_slots_together(
 ) -> None:
     """A client for each call, or for each error, costs so much that a hundred calls end without a reply."""
     agent, clients = start_agent(name), [node.client() for node in cluster.nodes]
-    agent.ask("open", retry_for_ms=15_000, **_fields(cluster))
+    agent.ask("open", **_fields(cluster))
     options = {"locks": "l", "mode": "write", "ttl_ms": TTL_MS}
     agent.ask("acquire", hold="h", keys=[name], **options)
     assert agent.ask("release", hold="h") == {}
@@ -117,7 +117,7 @@ def _silence(nodes: list[Server]) -> Iterator[None]:
 @pytest.mark.parametrize("name", each_language("test_a_silent_node_stops_only_its_own_locks"))
 def test_a_silent_node_stops_only_its_own_locks(name: str, start_agent: StartAgent, cluster: Cluster) -> None:
     agent = start_agent(name)
-    agent.ask("open", **_fields(cluster))
+    agent.ask("open", **{**_fields(cluster), "retry_for_ms": 5000})
     options = {"locks": "l", "mode": "write", "ttl_ms": TTL_MS}
     silent, *others = (next(_keys(cluster, node, name)) for node in cluster.nodes)
     for key in (silent, *others):
@@ -147,7 +147,12 @@ def test_a_hold_is_released_while_its_slot_moves(
     client = source.client()
     assert client.execute_command("SLOCK.LOCK", key, "other", TTL_MS) > 0
     waits = agent.start("acquire", locks="l", hold="h", keys=[key], mode="write", ttl_ms=TTL_MS)
-    wait_until(lambda: client.info("slock")["slock_waiters"], 10, "the agent to wait")
+
+    def is_waiting() -> bool:
+        assert not waits.is_done(), waits.outcome()
+        return client.info("slock")["slock_waiters"] == 1
+
+    wait_until(is_waiting, 30, "the agent to wait")
     assert client.execute_command("SLOCK.UNLOCK", key, "other") == 1
     waits.result()
     slot = key_slot(source, key)
