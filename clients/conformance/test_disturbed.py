@@ -40,7 +40,6 @@ def _end(places: list[Place], world: World) -> None:
 def test_connections_are_cut(places: Callable[..., list[Place]], get_world: GetWorld) -> None:
     world = get_world("shared")
     operation, fields = world.open_fields(True)
-    fields["retry_for_ms"] = 20_000
     with Sections(places(operation, fields), ["job"], TASKS) as sections:
         for _ in range(rounds(15, 200)):
             sections.go_on(1)

@@ -19,8 +19,6 @@ from harness import RawConnection, wait_until
 
 # Between two looks at a server.
 POLL_SECONDS = 0.01
-# A machine that stands still for some seconds is no outage.
-RETRY_FOR_MS = 15_000
 # A ttl below this may end before a busy machine has renewed the hold.
 BRIEF_MS = 1000
 # What SLOCK.INFO says of a key that nobody holds and nobody waits for.
@@ -107,8 +105,7 @@ class Play:
         fields, op = resolve(fields, self._values), step["op"]
         gives = op in _GIVE_HOLDS
         if op in ("open", "open_quorum"):
-            patience = {"retry_for_ms": RETRY_FOR_MS} if op == "open" else {}
-            fields = {**patience, **self._servers, **resolve(self.scenario.open, self._values), **fields}
+            fields = {**self._servers, **resolve(self.scenario.open, self._values), **fields}
             fields = {name: value for name, value in fields.items() if value is not None}
             fields["locks"] = self._new_name(fields["locks"])
             self._locks.append(fields["locks"])

@@ -10,6 +10,8 @@ from driver.agent import Agent
 from driver.proxy import Proxy, Running
 from harness import RawConnection, RespError, Server, replica_of, wait_until
 
+# A machine that stands still for some seconds is no outage.
+RETRY_FOR_MS = 15_000
 # Only what never happens takes so long.
 TIMEOUT_SECONDS = 30.0
 
@@ -35,7 +37,7 @@ class World:
         if len(ports) > 2:
             return "open_quorum", {"nodes": [f"127.0.0.1:{port}" for port in ports]}
         port = self.proxy.port() if through_proxy else ports[0]
-        return "open", {"kind": "single", "nodes": [f"127.0.0.1:{port}"]}
+        return "open", {"kind": "single", "nodes": [f"127.0.0.1:{port}"], "retry_for_ms": RETRY_FOR_MS}
 
     def call(self, name: str, *command: Any) -> Any:
         """The reply of a server to one command, with texts for bytes. An error reply is a text."""
