@@ -155,8 +155,10 @@ class Request:
         return min(self._limit(), self._deadline + LATE_REPLY)
 
     def _until(self) -> float:
-        """The same for the next copy."""
-        return min(self._end(), now() + self._options.retry_for)
+        """The same for the next copy. One after a reply, or the first, has the time for a reply also in a thread that
+        comes late."""
+        end = self._end() if self._last is not None else max(self._end(), now() + LATE_REPLY)
+        return min(end, now() + self._options.retry_for)
 
     async def _check(self) -> None:
         """Has the server check `at_least` before the lock is asked for."""
