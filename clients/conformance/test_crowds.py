@@ -31,7 +31,7 @@ def _slock(world: World, field: str) -> int:
 @pytest.mark.parametrize("name", each_language("test_waiters_share_connections"))
 def test_waiters_share_connections(name: str, start_agent: StartAgent, get_world: GetWorld) -> None:
     agent, world = start_agent(name), get_world("own")
-    server, tasks = world.servers["main"], rounds(1000, 5000)
+    server, tasks = world.servers["main"], rounds(300, 5000)
     world.call("main", "SLOCK.LOCK", "job", "other", HOUR)
     before = set(server.connections())
     locks = _open(agent, world)

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from slock_client._clock import now
 from slock_client._transport import Call, Link, NoReply, Work, run
 
 _log = logging.getLogger("slock_client")
@@ -156,15 +155,13 @@ class Threads:
     async def call(self, link: Link, call: Call, until: float) -> list[Any]:
         while True:
             try:
-                self._calls.get(timeout=max(0.0, min(_LONG_CALL, until - now())))
+                self._calls.get(timeout=_LONG_CALL)
                 break
             except queue.Empty:
                 at = time.monotonic()
-                if at - self._moved >= _LONG_CALL:
+                if at - self._moved >= _LONG_CALL or at >= until:
                     self._moved = at  # one more
                     break
-                if now() >= until:
-                    raise NoReply("too many calls are under way") from None
         try:
             return await link.send(call.key, call.commands)
         finally:
