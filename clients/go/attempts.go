@@ -25,6 +25,8 @@ const (
 	forever = 100 * 365 * 24 * time.Hour
 	// late is how long after the end of its time an attempt ends only if the process stood still: it may have missed a reply.
 	late = sharedStep + 100*time.Millisecond
+	// mostMore is how much more time such a process gets at most.
+	mostMore = 3 * time.Second
 )
 
 // attempts are those of one call.
@@ -105,11 +107,13 @@ func (a *attempts) run(send func() error) error {
 	}
 }
 
-// excuse gives a process that stood still, and so may have missed a reply, the time for one more, once.
+// excuse gives a process that stood still, and so may have missed a reply, the time for one more, once: as much as it came
+// late.
 func (a *attempts) excuse() {
-	if now := time.Now(); !a.excused && now.After(earlier(a.limit, a.deadline.Add(lateReply)).Add(late)) {
+	now := time.Now()
+	if by := now.Sub(earlier(a.limit, a.deadline.Add(lateReply))); by > late && !a.excused {
 		a.excused = true
-		a.limit = now.Add(lateReply)
+		a.limit = now.Add(min(max(by, lateReply), mostMore))
 		a.deadline = later(a.deadline, a.limit)
 	}
 }

@@ -136,10 +136,16 @@ export class Server {
 export const LATE_REPLY_MS = 500;
 /** How long after the end of its time an attempt ends only if the event loop was busy, or the process stood still. */
 const LATE_MS = 100;
+/** How much more time such a process gets at most, in ms. */
+const MOST_MORE_MS = 3_000;
 
-/** The limit after an attempt without a reply. A process that was late may have missed it, and gets the time for one more; this is not done twice. */
+/**
+ * The limit after an attempt without a reply. A process that was late may have missed it. It gets the time for one more: as
+ * much as it came late. This is not done twice.
+ */
 export function extended(until: number): number {
-  return monotonic() < until + LATE_MS ? until : monotonic() + LATE_REPLY_MS;
+  const late = monotonic() - until;
+  return late < LATE_MS ? until : monotonic() + Math.min(Math.max(late, LATE_REPLY_MS), MOST_MORE_MS);
 }
 
 /** Sends until there is an answer, for a time. */

@@ -29,6 +29,8 @@ const MOST_ENDING: usize = 8;
 pub(crate) const LATE_REPLY: Duration = Duration::from_millis(500);
 /// How long after the end of its time an attempt ends only if the process stood still.
 const LATE: Duration = Duration::from_millis(100);
+/// How much more time such a process gets at most.
+const MOST_MORE: Duration = Duration::from_secs(3);
 
 pub(crate) struct Node {
     pub(crate) listener: Arc<Listener>,
@@ -183,11 +185,11 @@ impl Node {
     }
 }
 
-/// The limit after an attempt that failed. A process that stood still may have missed the reply, and gets the time for one more;
-/// this is not done twice.
+/// The limit after an attempt that failed. A process that stood still may have missed the reply. It gets the time for one more:
+/// as much as it came late. This is not done twice.
 pub(crate) fn extended(until: Instant) -> Instant {
-    let now = Instant::now();
-    if now < until + LATE { until } else { now + LATE_REPLY }
+    let late = until.elapsed();
+    if late < LATE { until } else { Instant::now() + late.clamp(LATE_REPLY, MOST_MORE) }
 }
 
 /// Sends, and again after an error that passes, until it is too late. Gives the answer, and how often there was such an error.

@@ -23,6 +23,7 @@ _OUTAGE = 1.0  # seconds without a reply before that is logged: a connection may
 _DELIVERIES = 8  # that are on their way at once: an outage may leave many
 _REPLICA_SLICE = 0.5  # seconds of one WAIT for replicas
 LATE_REPLY = 0.5  # seconds after the end of a wait in which a reply is still waited for
+_MOST_MORE = 3.0  # seconds that a process which stood still gets more
 _OF_A_REQUEST = ("SLOCK.LOCK", "SLOCK.RLOCK", "SLOCK.MLOCK", "SLOCK.MRLOCK")
 _OF_A_MODE = ("SLOCK.UPGRADE", "SLOCK.DOWNGRADE")
 
@@ -155,8 +156,9 @@ class Server:
 
     def extended(self, until: float) -> float:
         """The limit after an attempt that failed. A process that stood still, or whose event loop was busy, may have
-        missed the reply, and gets the time for one more; this is not done twice."""
-        return until if now() < until + self.io.late else now() + LATE_REPLY
+        missed the reply. It gets the time for one more: as much as it came late. This is not done twice."""
+        late = now() - until
+        return until if late < self.io.late else now() + min(max(late, LATE_REPLY), _MOST_MORE)
 
     async def extend(self, owner: Owner, ttl: float, fence: int, options: Options, until: float) -> Answer:
         """Sends an extension, and waits for replicas if it has to. The number is 0 if the hold is gone."""

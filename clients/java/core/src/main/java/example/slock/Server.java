@@ -24,6 +24,8 @@ final class Server implements Backend, Keeper {
   static final long LATE_REPLY = 500 * Clock.MS;
   /** How long after the end of its time an attempt ends only if the process stood still. */
   private static final long LATE = 100 * Clock.MS;
+  /** How much more time such a process gets at most. */
+  private static final long MOST_MORE = 3 * Clock.SECOND;
   /** How many ends are on their way at once. During an outage the others cost their memory. */
   private static final int MOST_ENDING = 8;
 
@@ -136,11 +138,12 @@ final class Server implements Backend, Keeper {
   }
 
   /**
-   * The limit after an attempt without a reply. A process that stood still may have missed it, and gets the time for one more;
-   * this is not done twice.
+   * The limit after an attempt without a reply. A process that stood still may have missed it. It gets the time for one more:
+   * as much as it came late. This is not done twice.
    */
   static long extended(long until) {
-    return Clock.now() < Clock.plus(until, LATE) ? until : Clock.now() + LATE_REPLY;
+    long now = Clock.now();
+    return now < Clock.plus(until, LATE) ? until : now + Math.min(Math.max(now - until, LATE_REPLY), MOST_MORE);
   }
 
   static SlockException noAnswer(List<String> names, long within, Throwable last) {
