@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import contextlib
 import logging
 import queue
 import sys
@@ -114,7 +115,8 @@ class Threads:
                     self._permits.append(None)
                     return
             if not self._jobs.empty():
-                self._grow()
+                with contextlib.suppress(RuntimeError):  # no more threads can be started
+                    self._grow()
             _complete(job)
 
     def is_busy(self) -> bool:
