@@ -12,6 +12,7 @@ from driver.agent import Agent, AgentError
 from driver.fixtures import StartAgent
 from driver.languages import each_language
 from driver.sections import Place, Sections
+from driver.world import RETRY_FOR_MS
 
 from harness import Cluster, Server, key_slot, rounds, wait_until
 
@@ -31,7 +32,7 @@ def cluster() -> Iterator[Cluster]:
 
 def _fields(cluster: Cluster) -> dict[str, object]:
     nodes = [f"127.0.0.1:{node.port}" for node in cluster.nodes]
-    return {"locks": "l", "kind": "cluster", "nodes": nodes, "retry_for_ms": 15_000}
+    return {"locks": "l", "kind": "cluster", "nodes": nodes, "retry_for_ms": RETRY_FOR_MS}
 
 
 def _keys(cluster: Cluster, node: Server, prefix: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from driver.agent import Agent
 from driver.fixtures import StartAgent
 from driver.sections import Place, Section, Sections, longest_gap, overlaps
 from driver.sentinel import SERVICE, Sentinels
+from driver.world import RETRY_FOR_MS
 from harness import rounds
 
 # What a hold leaves on the new primary if its release reached the former one. A gap is at least so long.
@@ -22,7 +23,7 @@ ERRORS = ("release: Lost", "release: NoAnswer", "acquire: NoAnswer")
 def open_by_sentinels(agent: Agent, sentinels: Sentinels, locks: str = "l") -> None:
     nodes = [f"127.0.0.1:{port}" for port in sentinels.ports]
     # Longer than a failover takes, so that a call outlasts one.
-    agent.ask("open", locks=locks, kind="sentinel", service=SERVICE, nodes=nodes, retry_for_ms=15_000)
+    agent.ask("open", locks=locks, kind="sentinel", service=SERVICE, nodes=nodes, retry_for_ms=RETRY_FOR_MS)
 
 
 def contend(
