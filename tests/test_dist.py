@@ -34,6 +34,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what `scripts/dist` makes of the program and the module under test."""
     directory = tmp_path_factory.mktemp("dist")
     parts = {"SLOCK_CLI": program(), "SLOCK_STATIC": STATIC or program(), "SLOCK_MODULE": module_path()}
+    # The program is that of a debug build, and large.
+    parts |= {"DPKG_DEB_COMPRESSOR_TYPE": "gzip", "DPKG_DEB_COMPRESSOR_LEVEL": "1"}
     environment = {**os.environ, "DIST": str(directory), **{name: str(path) for name, path in parts.items()}}
     # As somebody whose new files nobody else can read.
     subprocess.run([REPOSITORY / "scripts/dist"], env=environment, check=True, timeout=600, umask=0o077)

@@ -139,24 +139,6 @@ def test_whether_a_hold_is_bound_after_a_change_of_its_key(
         assert not waiting.is_answered(0.03) and after.locks.check(key, fence) == 1, "the hold was lost"
 
 
-def test_a_waiter_is_bound_to_its_own_connection(line: Line) -> None:
-    words = ("SLOCK.MLOCK", 3, "a", "k", "b")
-    line.locks.lock("k", "other", HOUR)
-    gone, waiting = (
-        line.ask(token, *words, token, HOUR, "WAIT", 0, "EPHEMERAL") for token in ("gone", "owner")
-    )
-    gone.connection.close()
-    line.release("other")
-    fence = waiting.fence()
-    retry, behind = line.server.raw(), line.write("behind")
-    assert retry.ok(*words, "owner", HOUR, "EPHEMERAL") == fence
-    hang_up(line.server, retry)
-    assert behind.is_waiting() and line.locks.check("k", fence) == 1
-    waiting.connection.close()
-    behind.fence()
-    assert line.client.exists("a", "b") == 0
-
-
 # --- replicas
 
 

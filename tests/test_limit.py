@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from harness import Server
 from harness.causes import BRIEF, KEY
-from harness.many import many
-from harness.queues import Queues
 from harness.wait import now_ms, wait_past
 from harness.waiting import HOUR, Line, WaitingClient
 
 
-@pytest.fixture
-def line(server: Server) -> Queues:
-    return Queues(server)
-
-
-def _read(line: Line, token: str, limit: int, *options: object) -> WaitingClient:
+def _read(line: Line, token: str, limit: int) -> WaitingClient:
     """A reader under a limit that waits if it has to."""
-    return line.ask(token, "SLOCK.RLOCK", KEY, token, HOUR, "WAIT", 0, "LIMIT", limit, *options)
+    return line.ask(token, "SLOCK.RLOCK", KEY, token, HOUR, "WAIT", 0, "LIMIT", limit)
 
 
-def _fill(line: Line, *tokens: str, key: str = KEY, ttl: int = HOUR, limit: int = 100) -> list[int]:
-    fences = [line.locks.rlock(key, token, ttl, limit=limit) for token in tokens]
+def _fill(line: Line, *tokens: str, limit: int = 100) -> list[int]:
+    fences = [line.locks.rlock(KEY, token, HOUR, limit=limit) for token in tokens]
     assert all(fences)
     return fences
 
@@ -71,27 +63,11 @@ def test_a_limit_counts_the_others_and_not_the_owner(line: Line) -> None:
     assert line.locks.lock(KEY, "w", HOUR) == 0
 
 
-def test_over_several_keys_the_limit_counts_at_each(line: Queues) -> None:
-    _fill(line, "1", "2", "3", key="a")
-    _fill(line, "1", key="b")
-    ask = many("MRLOCK", "a b", "set", HOUR, "LIMIT", 3)
-    assert line.raw.ok(*ask) == 0 and line.locks.pttl("b", "set") == -2
-    waiting = line.ask("set", *ask, "WAIT", 0)
-    behind = line.ask("x", "SLOCK.RLOCK", "b", "x", HOUR, "WAIT", 0, "LIMIT", 9)
-    line.locks.runlock("b", "1")
-    assert waiting.is_waiting() and behind.is_waiting()
-    line.locks.extend("a", "2", BRIEF)
-    fence = waiting.fence()
-    assert line.locks.check("a", fence) == 1 == line.locks.check("b", fence)
-    assert behind.fence() > fence
-    assert line.raw.ok(*ask[:-1], 1) == fence, "a refresh"
-
-
 # --- permits that come back
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_there_is_room_when_enough_deadlines_have_passed(line: Queues, waits: bool) -> None:
+def test_there_is_room_when_enough_deadlines_have_passed(line: Line, waits: bool) -> None:
     """The end of the second of them makes room, and none after it; nobody acts."""
     readers = 40
     _fill(line, *(f"t{number}" for number in range(readers)))
@@ -106,16 +82,3 @@ def test_there_is_room_when_enough_deadlines_have_passed(line: Queues, waits: bo
         assert line.locks.rlock(KEY, "new", HOUR, limit=readers - 1)
     assert line.info().readers == readers - 1
     assert line.locks.rlock(KEY, "late", HOUR, limit=readers - 1) == 0
-
-
-# --- deadlocks
-
-
-def test_a_limit_alone_closes_no_cycle(line: Queues) -> None:
-    """b reads k and waits for what a holds, and a waits for k. Any other reader may make room for it."""
-    line.hold("a", "x")
-    _fill(line, "b", "c")
-    limited, other = _read(line, "a", 2), line.lock("b", "x")
-    assert limited.is_waiting() and other.is_waiting()
-    line.release("c")
-    assert limited.fence() and line.free("a", "x") == 1 and other.fence()

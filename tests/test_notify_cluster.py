@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from conftest import Pair
-from harness import Cluster, Locks, RespError, Server, encode_command, key_slot, promote, rounds
+from harness import Cluster, Locks, RespError, Server, encode_command, key_slot, rounds
 from harness.causes import BRIEF, HOLDER
 from harness.cluster import Slot
 from harness.many import many
-from harness.replication import fail_over, wait_synced
+from harness.replication import fail_over
 from harness.wait import wait_until
 from harness.waiting import HOUR, RETRIABLE, at_once
 
@@ -186,19 +186,3 @@ def test_the_channel_must_be_in_the_slot_of_the_keys(cluster: Cluster) -> None:
 def test_a_failover_tells_everybody_or_ends_the_subscription(primary_and_replica: Pair) -> None:
     old, new = primary_and_replica
     _change_while_they_wait(old, new, "failover", lambda: fail_over(old, new))
-
-
-def test_a_primary_that_becomes_a_replica_tells_everybody(primary_and_replica: Pair) -> None:
-    """Also in the turn in which the lock came free: what is not granted by then is not granted here."""
-    old, new = primary_and_replica
-    asker = Asker(old, "follows")
-    for key in asker.keys:
-        assert asker.call(("SLOCK.LOCK", key, HOLDER, HOUR))[0] > 0
-    assert asker.ask() == [None] * REQUESTS
-    wait_synced(old, new)
-    promote(new)
-    replies = at_once(old, ("SLOCK.UNLOCK", asker.keys[0], HOLDER), ("REPLICAOF", "127.0.0.1", new.port))
-    assert replies == [1, b"OK"]
-    asker.wait_until_ended()
-    assert set(asker.messages.values()) <= {"-UNBLOCKED"} and (asker.lost or len(asker.messages) == REQUESTS)
-    assert _waiting(old) == 0

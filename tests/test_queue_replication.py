@@ -14,6 +14,8 @@ import pytest
 from harness import Events, Server, digest
 from harness.causes import FREEING, HOLDER, KEY, SHARING, Cause
 from harness.load import level
+from harness.many import many
+from harness.queues import Queues
 from harness.replication import ReplicationStream, replica_of, wait_synced
 from harness.waiting import HOUR, Line, at_once, wait_unblocked
 
@@ -144,3 +146,22 @@ def test_grants_in_several_databases_after_one_flushall(replicated: Replicated) 
         there = replicated.replica.client(db=line.database)
         assert digest(there, KEY) == digest(line.client, KEY) != "0" * 40
     assert line.holders() == ["waits in 9"]
+
+
+def test_a_set_is_granted_in_one_unit_and_a_replica_never_has_half_of_it(replicated: Replicated) -> None:
+    queues, stream, watcher = Queues(replicated.primary), replicated.stream, replicated.replica.raw()
+    queues.hold("x", "a b c")
+    waiting = [queues.mlock(f"w{number}", "a b c") for number in range(20)]
+    stream.commands()
+    queues.free("x", "a b c")
+    for waiter in waiting:
+        waiter.fence()
+        released, granted = stream.units()
+        for unit in (released, granted):
+            assert sorted(effect[1] for effect in unit) == [b"a", b"b", b"c"]
+        assert all(effect[2].endswith(b" " + waiter.token.encode()) for effect in granted)
+        seen = [("SLOCK.PTTL", key, waiter.token) for key in "abc"]
+        held = [left > 0 for left in watcher.pipeline([("MULTI",), *seen, ("EXEC",)])[-1]]
+        assert held in ([False] * 3, [True] * 3), "half a set"
+        queues.free(waiter.token, "a b c")
+    queues.raw.ok(*many("MRLOCK", "a b c", "last", HOUR))

@@ -1,6 +1,6 @@
 """Requests that wait: when their ttl begins, and what INFO shows of the queue.
 
-Which is served next is proved in the core; test_live_model.py and test_many_keys_waiting.py show it here.
+Which is served next is proved in the core; test_live_model.py shows it here.
 """
 
 from __future__ import annotations

@@ -14,21 +14,22 @@ import redis
 
 T = TypeVar("T")
 
-POLL_SECONDS = 0.004
+# Between two looks: a part of what has been waited for so far, so that a long wait costs little.
+LEAST_PAUSE, MOST_PAUSE, PART = 0.004, 0.025, 0.05
 
 
 def wait_until(condition: Callable[[], T], timeout: float = 30.0, what: str = "") -> T:
     """Calls `condition` until its value is true and returns that value; fails after `timeout` seconds."""
-    end = time.monotonic() + timeout
+    start = time.monotonic()
     while True:
-        value = condition()
+        value, waited = condition(), time.monotonic() - start
         if value:
             return value
-        if time.monotonic() > end:
+        if waited > timeout:
             raise AssertionError(
                 f"waited {timeout} s in vain for: {what or condition.__name__}; last: {value!r}"
             )
-        time.sleep(POLL_SECONDS)
+        time.sleep(min(MOST_PAUSE, max(LEAST_PAUSE, PART * waited)))
 
 
 def stays(condition: Callable[[], object], seconds: float, what: str = "") -> None:
@@ -40,7 +41,7 @@ def stays(condition: Callable[[], object], seconds: float, what: str = "") -> No
     while time.monotonic() < end:
         value = condition()
         assert value, f"did not stay so for {seconds} s: {what or condition.__name__}; now: {value!r}"
-        time.sleep(POLL_SECONDS)
+        time.sleep(LEAST_PAUSE)
 
 
 def now_ms(client: redis.Redis) -> int:

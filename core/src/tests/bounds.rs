@@ -205,6 +205,7 @@ fn a_crowd_that_comes_with_a_lock_is_looked_at_to_its_end() {
             let other = store.lock(&id("z")).unwrap().clone();
             store.replace(lock, other);
         });
+        scene.looks_at_owners();
         let news = scene.news();
         assert!(news.len() == 1 && news[0].starts_with("u Deadlock"), "{readers}: {news:?}");
     }

@@ -23,6 +23,8 @@ use crate::timestamp::Timestamp;
 pub(super) const START_MS: u64 = 1_000;
 /// How far the monotonic clock is ahead of the other, so that none is taken for the other.
 const MONOTONIC_AHEAD_MS: u64 = 10_000_000;
+/// With as many waiting, not each step is followed by a look at all of them.
+const CROWD: usize = 100;
 
 fn words(names: &str) -> Vec<&[u8]> {
     names.split(' ').map(str::as_bytes).collect()
@@ -135,9 +137,8 @@ impl Scene {
         result
     }
 
-    /// Where few wait: it goes through all of them.
     fn checks_tables(&self) {
-        if self.manager.waitlist().len() < 300 {
+        if self.manager.waitlist().len() < CROWD {
             self.manager.waitlist().check();
         }
     }
@@ -152,19 +153,24 @@ impl Scene {
     /// Serves, and looks around each owner, as long as that gives something to serve.
     pub(super) fn serves(&mut self) {
         loop {
-            let (now, mut position, found) = (self.now(), None, self.manager.counters.deadlocks);
+            let (now, found) = (self.now(), self.manager.counters.deadlocks);
             self.manager.serve_queues(&mut self.store, &mut self.clients, &mut whole_turn(now));
             self.checks_tables();
             assert!(!self.manager.has_work());
-            while self.manager.waitlist().len() < 300
-                && let Some(next) = self.manager.look_at_owner(&mut self.store, now, position)
-            {
-                position = Some(next);
+            if self.manager.waitlist().len() < CROWD {
+                self.looks_at_owners();
             }
             // A look finds one cycle around an owner.
             if !self.manager.has_work() && self.manager.counters.deadlocks == found {
                 break;
             }
+        }
+    }
+
+    pub(super) fn looks_at_owners(&mut self) {
+        let (now, mut position) = (self.now(), None);
+        while let Some(next) = self.manager.look_at_owner(&mut self.store, now, position) {
+            position = Some(next);
         }
     }
 
