@@ -224,25 +224,6 @@ func TestHoldsAreConfirmed(t *testing.T) {
 	within(t, 0, func() { <-hold.Context().Done() })
 }
 
-// A request with a token of the program's that was given up is granted to nobody.
-func TestGivenTokenLeavesTheQueue(t *testing.T) {
-	for _, locks := range []*slock.Locks{slock.NewWith(slocktest.New()), newWorld(t, redis.Options{}).locks} {
-		for _, keys := range [][]string{{"job"}, {"other", "job"}} {
-			held := must(locks.Write("job").Lock(t.Context()))
-			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(200*time.Millisecond, cancel) // when it waits
-			_, err := locks.Write(keys...).With(slock.Token("mine")).Lock(ctx)
-			is(t, err, []error{context.Canceled})
-			isAlone := func() bool { return must(locks.Info(t.Context(), "job")).Waiters == 0 }
-			within(t, 0, func() { testserver.Eventually(t, isAlone) })
-			is(t, held.Unlock(t.Context()), nil)
-			if info := must(locks.Info(t.Context(), "job")); info.Mode != slock.Free {
-				t.Error(info)
-			}
-		}
-	}
-}
-
 // unconfirmed is a server in memory that does not confirm its subscriptions by itself.
 type unconfirmed struct {
 	filter

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -15,28 +14,6 @@ import (
 	"slock.example/go"
 	"slock.example/go/slocktest"
 )
-
-// A time of AtLeast that the server would refuse at the release is refused before the lock is asked for.
-func TestAtLeastAboveTheLongestTTL(t *testing.T) {
-	w := newWorld(t, redis.Options{})
-	w.do("CONFIG", "SET", "slock.max-ttl-ms", 60000)
-	quorum := slock.NewQuorum([]redis.UniversalClient{w.rdb})
-	defer quorum.Close()
-	for _, request := range []slock.Request{w.locks.Write("a"), w.locks.Write("b", "c"), quorum.Write("d")} {
-		_, err := request.With(slock.AtLeast(time.Minute + time.Millisecond)).Lock(t.Context())
-		var reply redis.Error
-		if !errors.As(err, &reply) {
-			t.Errorf("%T", err)
-		}
-		is(t, err, nil, "AtLeast of 1m0.001s: ERR ttl must be", "slock.max-ttl-ms")
-		w.nothingLeft()
-		hold := must(request.With(slock.AtLeast(time.Minute)).TryLock(t.Context()))
-		is(t, hold.Unlock(t.Context()), nil)
-		_, err = request.TryLock(t.Context())
-		is(t, err, []error{slock.ErrNotAcquired})
-		w.do("FLUSHALL")
-	}
-}
 
 // The question is sent once, first, and not with a token of the program's, whose hold it would change.
 func TestTheTimeOfAtLeastIsAskedForOnce(t *testing.T) {
@@ -66,50 +43,6 @@ func TestTheTimeOfAtLeastIsAskedForOnce(t *testing.T) {
 		_, err = slock.NewWith(f.Server, slock.RetryFor(1), slock.AtLeast(time.Hour)).Write("job").Lock(t.Context())
 		is(t, err, []error{slock.ErrNoAnswer, syscall.ECONNREFUSED}, "job")
 	})
-}
-
-// Each call ends at its limit, or at the deadline of its context, also if the program's client has no time limits.
-func TestEachCallEndsInABlackHole(t *testing.T) {
-	const limit = 500 * time.Millisecond
-	redis.SetLogger(&logged{})
-	w := newWorld(t, redis.Options{ReadTimeout: -1, WriteTimeout: -1}, slock.RetryFor(limit))
-	job, held := w.locks.Write("job"), must(w.locks.Write("held").Lock(t.Context()))
-	ended := make(chan *slock.Hold, 2)
-	ended <- must(w.locks.Write("one").Lock(t.Context()))
-	ended <- must(w.locks.Write("two").Lock(t.Context()))
-	w.Pause()
-	defer w.Resume()
-	var all sync.WaitGroup
-	for name, call := range map[string]func(context.Context) error{
-		"Lock":    func(ctx context.Context) error { _, err := job.Lock(ctx); return err },
-		"TryLock": func(ctx context.Context) error { _, err := job.TryLock(ctx); return err },
-		"Wait":    func(ctx context.Context) error { _, err := job.With(slock.Wait(limit / 2)).Lock(ctx); return err },
-		"Do":      func(ctx context.Context) error { return job.Do(ctx, nil) },
-		"Adopt":   func(ctx context.Context) error { _, err := job.Adopt(ctx, "token"); return err },
-		"Release": func(ctx context.Context) error { _, err := w.locks.Release(ctx, "token", "job"); return err },
-		"Info":    func(ctx context.Context) error { _, err := w.locks.Info(ctx, "job"); return err },
-		"Queues":  func(ctx context.Context) error { _, err := w.locks.Queues(ctx); return err },
-		"Extend":  func(ctx context.Context) error { return held.Extend(ctx, time.Minute) },
-		"Unlock":  func(ctx context.Context) error { return (<-ended).Unlock(ctx) },
-	} {
-		all.Add(2)
-		go func() {
-			defer all.Done()
-			within(t, limit, func() { is(t, call(context.Background()), []error{slock.ErrNoAnswer}) })
-		}()
-		go func() {
-			defer all.Done()
-			ctx, cancel := context.WithTimeout(t.Context(), limit/2)
-			defer cancel()
-			within(t, limit/2, func() {
-				if err := call(ctx); err == nil {
-					t.Error(name, "succeeded")
-				}
-			})
-		}()
-	}
-	all.Wait()
-	within(t, limit, func() { _ = w.locks.Close() })
 }
 
 // A wait that the server cannot count is none.

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from harness import Cluster, Server
-from slock_client.testing import MemoryServer
 
 HALVES = [("redis", ""), ("redis", ".asyncio"), ("valkey", ""), ("valkey", ".asyncio")]
 OPTIONS: list[dict[str, Any]] = [
@@ -139,32 +138,6 @@ def test_a_cluster(package: Any, cluster: Cluster) -> None:
             client = package.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port)
             await use(locks_of(client, package), key)
             await close(client)
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("kind", ["memory", "server", "cluster"])
-def test_a_wait_that_is_cancelled_leaves_the_queue(package: Any, kind: str, request: pytest.FixtureRequest) -> None:
-    """Also with a token of the program's. Cancelling ends the task of asyncio, and closing the wait of a thread."""
-    where = MemoryServer() if kind == "memory" else request.getfixturevalue(kind)
-
-    def locks() -> Any:
-        if kind == "cluster":
-            return locks_of(package.RedisCluster(host="127.0.0.1", port=where.nodes[0].port), package)
-        return locks_of(where if kind == "memory" else package.Redis(port=where.port), package)
-
-    async def main() -> None:
-        other, cancelled = locks(), locks()
-        hold = await done(other.write("{job}2").acquire)
-        for keys in (("{job}2",), ("{job}1", "{job}2")):
-            waiting = asyncio.create_task(done(cancelled.write(*keys, token=keys[0]).acquire))
-            while keys[0] not in [one.token for one in (await done(other.info, "{job}2")).queue]:
-                await asyncio.sleep(0.01)
-            waiting.cancel()
-        await done(cancelled.close)
-        assert not (await done(other.info, "{job}2")).queue
-        await done(hold.release)
-        await done(other.close)
 
     asyncio.run(main())
 

@@ -2,58 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
-import redis.asyncio
 
 import slock_client
-import slock_client.asyncio
 from harness import Server
 from slock_client.testing import MemoryServer
-
-DAY = 86400
-
-
-async def done(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
-
-
-@pytest.fixture
-def new_server() -> Iterator[Server]:
-    """Its calls may be counted: on a shared one a renewal of the test before may arrive late."""
-    server = Server(name="new").start()
-    yield server
-    server.stop()
-    server.discard()
-
-
-@pytest.mark.parametrize("half", [slock_client, slock_client.asyncio])
-@pytest.mark.parametrize("keys", [("job",), ("job", "other")])
-def test_at_least_above_the_greatest_ttl(new_server: Server, half: Any, keys: tuple[str, ...]) -> None:
-    """The server is asked first, and once, by a command that renewals use."""
-    kind, client = redis.Redis if half is slock_client else redis.asyncio.Redis, new_server.client()
-
-    def calls() -> list[int]:
-        told, many = client.info("commandstats"), "m" * (len(keys) > 1)
-        return [told.get(f"cmdstat_slock.{many}{name}", {"calls": 0})["calls"] for name in ("lock", "extend")]
-
-    async def main() -> None:
-        locks = half.Locks(kind(port=new_server.port), prefix="p:")
-        for request in (locks.write(*keys, at_least=DAY + 1), locks.read(*keys, at_least=1e15, wait=0)):
-            with pytest.raises(redis.ResponseError, match=r"at_least: .*slock\.max-ttl-ms"):
-                await done(request.try_acquire())
-        assert calls() == [0, 2] and client.dbsize() == 0
-        hold = await done(locks.write(*keys, at_least=DAY).acquire())
-        await done(hold.release())
-        assert calls() == [1, 4] and client.execute_command("SLOCK.PTTL", "p:job", hold.token) > (DAY - 60) * 1000
-        await done(locks.close())
-
-    asyncio.run(main())
 
 
 def test_wrong_options() -> None:

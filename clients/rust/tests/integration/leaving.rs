@@ -4,7 +4,6 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use slock_client::testing::MemoryServer;
 use slock_client::{Error, Locks, Mode, Quorum, Reason};
 use tokio::runtime::{Builder, Runtime};
 
@@ -39,40 +38,6 @@ async fn closed_locks() {
     server.is_empty().await;
     // Only the connection that asks is left.
     until(async || server.ask::<String>("CLIENT LIST").await.lines().count() == 1).await;
-}
-
-/// Nothing that waits is granted what is released.
-#[tokio::test]
-async fn locks_that_are_closed_and_released() {
-    let server = Server::start().await;
-    let locks = server.locks();
-    let hold = locks.write("k").ttl(LONG).acquire().await.unwrap();
-    let request = locks.write("k").ttl(LONG);
-    let waits = tokio::spawn(async move { request.acquire().await });
-    until(async || server.info("k", "waiters").await == 1).await;
-    locks.close_and_release().await.unwrap();
-    assert!(matches!(waits.await.unwrap(), Err(Error::Closed)) && !hold.is_lost());
-    server.is_empty().await;
-}
-
-/// The server does not refuse a token of the program's, so the request has to leave the queue.
-#[tokio::test]
-async fn a_wait_that_is_dropped_is_granted_to_nobody() {
-    let server = Server::start().await;
-    let given = (server.client(), server.connection().await.unwrap());
-    for locks in [server.locks(), Locks::new(given), Locks::new(MemoryServer::new())] {
-        let hold = locks.write("k").acquire().await.unwrap();
-        let request = locks.write(&["k", "other"]).token("t");
-        let waiters = async || locks.info("k").await.unwrap().map_or(0, |info| info.waiters);
-        tokio::select! {
-            _ = request.acquire() => panic!("another has the lock"),
-            () = until(async || waiters().await == 1) => {}
-        }
-        let left = until(async || waiters().await == 0);
-        tokio::time::timeout(Duration::from_secs(8), left).await.expect("the request is withdrawn");
-        hold.release().await.unwrap();
-        assert!(locks.info("k").await.unwrap().is_none() && locks.info("other").await.unwrap().is_none());
-    }
 }
 
 #[tokio::test]

@@ -59,18 +59,6 @@ async fn busy_is_not_down() {
     assert!(cause.contains("refused"), "{cause}");
 }
 
-#[tokio::test]
-async fn a_server_that_refuses_says_so() {
-    let server = Server::start().await;
-    let () = server.ask("CONFIG SET min-replicas-to-write 1").await;
-    // It replies, so the wait goes on for longer.
-    let locks = Locks::builder(server.client()).retry_for(Duration::MAX).retry_wait_for(LIMIT).build();
-    let error = locks.write("k").acquire().await.unwrap_err();
-    let [text, cause] = &texts(&error)[..] else { panic!("{:?}", texts(&error)) };
-    assert!(text.starts_with("only errors from the server within "), "{text}");
-    assert!(cause.contains("NOREPLICAS"), "{cause}");
-}
-
 /// A server that does not even accept connections: its backlog is full, and the kernel drops what comes.
 async fn full() -> (TcpListener, Vec<TcpStream>) {
     let socket = TcpSocket::new_v4().unwrap();

@@ -362,34 +362,6 @@ class PromisesTest {
     }
   }
 
-  /** The server says so before the lock is asked for, not at the release. */
-  @ParameterizedTest
-  @ValueSource(strings = {"lettuce", "jedis", "quorum"})
-  void atLeastIsNoLongerThanTheLongestTtl(String base) throws Exception {
-    RedisClient client = RedisClient.create();
-    try (TestServer server = new TestServer("--slock.max-ttl-ms", "20000"); UnifiedJedis jedis = withoutLimits(server)) {
-      RedisURI uri = RedisURI.create("127.0.0.1", server.port);
-      try (Locks over = base.equals("jedis") ? JedisLocks.of(jedis) : base.equals("lettuce") ? LettuceLocks.of(client, uri)
-          : LettuceLocks.quorum(client, List.of(uri), new Options())) {
-        Request request = over.write("a", "b").atLeast(Duration.ofMillis(20_001));
-        for (Executable call : List.<Executable>of(request::acquire, request::tryAcquire, () -> request.adopt("t"),
-            () -> over.write("a").atLeast(Duration.ofDays(7)).acquire())) {
-          RuntimeException error = assertThrows(RuntimeException.class, call);
-          assertSame(base.equals("quorum") ? SlockException.QuorumMissed.class : IllegalArgumentException.class, error.getClass());
-          String text = "atLeast: ERR ttl must be an integer from 1 to 20000 milliseconds (slock.max-ttl-ms)";
-          assertTrue(error.getMessage().contains(text), error::getMessage);
-        }
-        String calls = server.plain.call(0, "INFO", "commandstats").toString().toLowerCase();
-        assertFalse(calls.contains("slock.lock") || calls.contains("slock.mlock"), calls);
-        Hold hold = over.write("a").atLeast(Duration.ofSeconds(20)).acquire();
-        hold.release();
-        assertTrue((Long) server.plain.call(0, "SLOCK.PTTL", "a", hold.token()) > 10_000);
-      }
-    } finally {
-      client.shutdown();
-    }
-  }
-
   @Test
   void durationsThatAreTooShort() throws Exception {
     Request request = locks.write("a").waitFor(Duration.ofNanos(1));

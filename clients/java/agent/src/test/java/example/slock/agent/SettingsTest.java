@@ -11,23 +11,13 @@ import example.slock.Locks;
 import example.slock.Mode;
 import example.slock.Options;
 import example.slock.Request;
-import example.slock.jedis.JedisLocks;
-import example.slock.lettuce.LettuceLocks;
 import example.slock.testing.MemoryServer;
-import io.lettuce.core.RedisClient;
-import io.lettuce.core.RedisURI;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
-import org.apache.commons.pool2.impl.GenericObjectPoolConfig;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
-import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.ValueSource;
-import redis.clients.jedis.DefaultJedisClientConfig;
-import redis.clients.jedis.HostAndPort;
-import redis.clients.jedis.UnifiedJedis;
 
 /** What options mean for requests that are given up, for views, and for holds. */
 @Timeout(60)
@@ -60,21 +50,6 @@ class SettingsTest {
       for (String key : keys) {
         locks.write(key).waitFor(Duration.ofSeconds(2)).acquire().release();
       }
-    }
-  }
-
-  @ParameterizedTest
-  @ValueSource(strings = {"lettuce", "jedis"})
-  void aWaitWithATokenThatIsGivenUpIsGrantedToNobody(String base) throws Exception {
-    RedisClient client = RedisClient.create();
-    try (TestServer server = new TestServer();
-        UnifiedJedis jedis = JedisBase.single(new HostAndPort("127.0.0.1", server.port),
-            DefaultJedisClientConfig.builder().build(), new GenericObjectPoolConfig<>());
-        Locks locks = base.equals("jedis") ? JedisLocks.of(jedis)
-            : LettuceLocks.of(client, RedisURI.create("127.0.0.1", server.port))) {
-      giveUp(locks);
-    } finally {
-      client.shutdown();
     }
   }
 
