@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -12,7 +14,7 @@ from harness.bound import take_bound
 from harness.causes import BRIEF, HOLDER, KEY
 from harness.load import level
 from harness.notify import NotifiedClient
-from harness.replication import wait_synced
+from harness.replication import replica_of, wait_synced
 from harness.wait import now_ms, stays, wait_past, wait_until
 from harness.waiting import HOUR, Line, at_once, serve_in_order
 
@@ -105,8 +107,9 @@ def test_who_waits_is_served_when_the_memory_is_full(make_server: MakeServer) ->
     serve_in_order(line, waiting)
 
 
-def _refuses_writes(line: Line, prefix: str, setting: str, stop: object, go_on: object) -> None:
-    """The deadline passes while the server refuses clients' writes: a timer grants nothing, either."""
+def _refuses_writes(line: Line, prefix: str, setting: str, stop: object, go_on: Callable[[], object]) -> None:
+    """The deadline passes while clients may not write: a timer grants nothing, either, until what was
+    missing is there. The server tells modules nothing of that."""
     line.locks.lock(KEY, HOLDER, HOUR)
     waiting, impatient = line.write("waiting"), line.write("impatient", wait=400)
     told = NotifiedClient.for_write(line.server, KEY, "told")
@@ -117,22 +120,32 @@ def _refuses_writes(line: Line, prefix: str, setting: str, stop: object, go_on: 
     assert impatient.reply() == impatient_too.reply() == 0, "a wait runs out as ever"
     stays(lambda: waiting.is_waiting() and told.is_waiting(), 0.2, "who waits while writes are refused")
     assert line.info().mode == "free" and line.queued() == ["waiting", "told"]
-    line.client.config_set(setting, go_on)
+    go_on()
     serve_in_order(line, [waiting, told])
 
 
-def test_a_primary_without_enough_replicas_grants_nothing(primary_and_replica: Pair) -> None:
-    _refuses_writes(Line(primary_and_replica.primary), "NOREPLICAS", "min-replicas-to-write", 2, 1)
+def test_a_primary_without_enough_replicas_grants_nothing(
+    primary_and_replica: Pair, make_server: MakeServer
+) -> None:
+    primary, second = primary_and_replica.primary, make_server(name="second")
+    go_on = partial(replica_of, second, primary)
+    _refuses_writes(Line(primary), "NOREPLICAS", "min-replicas-to-write", 2, go_on)
 
 
 def test_a_primary_whose_snapshots_fail_grants_nothing(make_server: MakeServer) -> None:
     server = make_server(save="3600 1", stop_writes_on_bgsave_error=False)
     line = Line(server)
-    (server.directory / "dump.rdb").mkdir()  # what cannot be replaced by a file
+    in_the_way = server.directory / "dump.rdb"
+    in_the_way.mkdir()  # it cannot be replaced by a file
     line.client.set("changed", 1)
     line.client.bgsave()
     wait_until(lambda: line.client.info("persistence")["rdb_last_bgsave_status"] == "err", what="the failure")
-    _refuses_writes(line, "MISCONF", "stop-writes-on-bgsave-error", "yes", "no")
+
+    def go_on() -> None:
+        in_the_way.rmdir()
+        line.client.bgsave()
+
+    _refuses_writes(line, "MISCONF", "stop-writes-on-bgsave-error", "yes", go_on)
 
 
 # --- deadlines far away, and a crowd that waits
