@@ -4,7 +4,7 @@
 //! redsync and of the Redis documentation ("Distributed Locks with Redis").
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -196,13 +196,16 @@ pub(crate) struct Votes {
     fences: Vec<AtomicI64>,
     /// Of each server: locked while a command that asks for the lock has no reply. What it gives is known after that only.
     turns: Vec<tokio::sync::Mutex<()>>,
+    /// From then on no such command is sent: a server that has restarted does not know of the end, and would grant it.
+    is_ended: AtomicBool,
 }
 
 impl Votes {
     fn new(servers: &Arc<Servers>, wanted: &Arc<Wanted>) -> Arc<Self> {
         let fences = servers.nodes.iter().map(|_| AtomicI64::new(0)).collect();
         let turns = servers.nodes.iter().map(|_| tokio::sync::Mutex::default()).collect();
-        Arc::new(Self { servers: servers.clone(), wanted: wanted.clone(), fences, turns })
+        let is_ended = AtomicBool::new(false);
+        Arc::new(Self { servers: servers.clone(), wanted: wanted.clone(), fences, turns, is_ended })
     }
 
     /// How long each server is waited for.
@@ -291,6 +294,7 @@ impl Votes {
     }
 
     fn leave_at(&self, at: usize, fence: Option<i64>, after: Duration) {
+        self.is_ended.store(true, Ordering::Relaxed);
         self.servers.nodes[at].leave(&self.wanted, fence.or(self.fence(at)), after, None);
     }
 
@@ -318,9 +322,14 @@ impl Votes {
         Ok(true)
     }
 
-    /// Sends a command that gives a fencing token, or 0. An extension is of the hold that the server gave.
+    /// Sends a command that gives a fencing token, or 0, when the one before has its reply. An extension is of the hold that
+    /// the server gave.
     async fn take(self: Arc<Self>, at: usize, command: Cmd, is_extension: bool) -> Result<bool> {
-        let Ok(_turn) = self.turns[at].try_lock() else { return Err(silent().into()) };
+        let until = Instant::now() + self.limit();
+        let turn = timeout_at(until.into(), self.turns[at].lock()).await;
+        if turn.is_err() || self.is_ended.load(Ordering::Relaxed) {
+            return Err(silent().into());
+        }
         let before = self.fence(at);
         let fence = match self.call(at, &command, is_extension).await {
             Ok(answer) => answer.number,
@@ -336,6 +345,7 @@ impl Votes {
 
     /// Ends the hold, in the background if the server does not reply in time.
     async fn end_at(self: Arc<Self>, at: usize, fence: Option<i64>, after: Duration) -> Result<bool> {
+        self.is_ended.store(true, Ordering::Relaxed);
         let mut unanswered = OnDrop(Some(|| self.leave_at(at, fence, after)));
         let (command, _) = self.wanted.ending(fence.or(self.fence(at)), after);
         let answer = self.call(at, &command, false).await;

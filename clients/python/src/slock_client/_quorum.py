@@ -19,6 +19,7 @@ from slock_client.errors import NodeReply, QuorumMissedError, SlockError, TimedO
 _SILENT = NoReply("no reply in time")
 _TOO_FEW = SlockError("granted, and released since there was no majority")
 _NOT_ASKED = SlockError("the lock was not asked for")
+_TURN = 0.005  # seconds between two looks whether a node has replied
 _NOT_HERE = ("WRONGMODE", "NOTHELD", "WRONGTYPE")
 
 Reply = bool | Exception  # of a node: whether it granted, extended or released; or why that is not known
@@ -64,32 +65,41 @@ class _Vote:
         self.server = server
         self.fence = fence  # 0: none
         self.is_asked = False  # a command that asks for the lock is on its way
+        # From then on no such command is sent: a node that has restarted does not know of the end, and would grant it.
+        self.is_ended = False
 
-    async def send(self, call: Call, until: float) -> int:
+    async def send(self, call: Call, until: float, *, is_end: bool = True) -> int:
         """Sends a command, and once more if there was no reply: an idle connection may have been closed."""
         try:
             return (await self.server.number(call, until)).number
         except NoReply:
+            if self.is_ended and not is_end:
+                raise
             return (await self.server.number(call, until)).number
 
-    async def take(self, call: Call, until: float) -> bool:
-        """Sends a command that gives a fence or 0."""
-        if self.is_asked:
-            raise NoReply("the command before has no reply yet")
-        self.is_asked = True
+    async def take(self, call: Call, until: float, *, is_extension: bool = False) -> bool:
+        """Sends a command that gives a fence or 0, when the one before has its reply. An extension is of the hold that
+        the node gave."""
+        while self.is_asked and now() < until:
+            await self.server.io.pause(_TURN)
+        if self.is_asked or self.is_ended:
+            raise NoReply("the command before has no reply yet" if self.is_asked else "the hold has been ended")
+        before, self.is_asked = self.fence, True
         try:
-            self.fence = await self.send(call, until)
+            self.fence = await self.send(call, until, is_end=False)
         except ServerError as error:
+            if error.code == "GRACE" and is_extension:  # it gives no new hold, so it has not got this one
+                return False
             if error.code not in _NOT_HERE:
                 raise
             self.fence = 0
         finally:
             self.is_asked = False
-        return self.fence > 0
+        return self.fence > 0 and (not is_extension or self.fence == before)
 
     async def release(self, owner: Owner, until: float) -> bool:
         """Ends the hold at this node, in the background if it does not reply in time."""
-        call, self.fence = owner.end(self.fence), 0
+        call, self.fence, self.is_ended = owner.end(self.fence), 0, True
         try:
             return await self.send(call, until) > 0
         except NoReply:
@@ -213,23 +223,14 @@ class Votes:
         for the lock: for the same owner token it extends the hold, and it brings a node back that has lost it."""
         call = owner.lock(self._mode, ttl, options.limit)
         sent = now()
-
-        async def node(vote: _Vote, until: float) -> bool:
-            before = vote.fence
-            try:
-                await vote.take(call, until)
-            except ServerError as error:
-                if error.code == "GRACE":  # it gives no new hold, so it has not got this one
-                    return False
-                raise
-            return before != 0 and vote.fence == before
-
-        return Answer(int(await self.decide(node)), sent)
+        held = await self.decide(lambda vote, until: vote.take(call, until, is_extension=True))
+        return Answer(int(held), sent)
 
     async def end(self, owner: Owner, fence: int, after: float) -> bool:
         """Releases, or has the hold end after so many seconds. Tells whether a majority still had it."""
 
         async def node(vote: _Vote, until: float) -> bool:
+            vote.is_ended = True
             if after > 0:
                 return await vote.send(owner.extend(after, vote.fence, only_lengthens=False), until) > 0
             return await vote.release(owner, until)
@@ -239,6 +240,7 @@ class Votes:
     def drop(self, owner: Owner, fence: int) -> None:
         """Releases in the background."""
         for vote in self._votes:
+            vote.is_ended = True
             vote.server.deliver(owner.end(vote.fence))
 
 

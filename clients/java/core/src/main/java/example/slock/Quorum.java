@@ -16,6 +16,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Predicate;
 import java.util.stream.IntStream;
 
@@ -99,7 +100,7 @@ final class Quorum implements Backend {
     return asked.thenCompose(yes -> {
       Votes votes = new Votes(r);
       Call call = votes.owner.adopt(r.mode, r.settings.ttl, r.settings.metadata());
-      return votes.decide(r.settings.ttl, (node, until) -> node.take(call, until)).thenApply(isHeld -> isHeld ? votes.grant() : null);
+      return votes.decide(r.settings.ttl, (node, until) -> node.take(call, until, false)).thenApply(isHeld -> isHeld ? votes.grant() : null);
     });
   }
 
@@ -159,33 +160,45 @@ final class Quorum implements Backend {
   /**
    * What one node gave.
    *
-   * @param isAsked a command that asks for the lock is on its way
    * @param fence 0: none
+   * @param asked complete when the last command that asks for the lock has its reply
+   * @param isEnded no such command is sent any more: a node that has restarted does not know of the end, and would grant it
    */
-  private record Vote(Server server, AtomicBoolean isAsked, AtomicLong fence) {
+  private record Vote(Server server, AtomicLong fence, AtomicReference<CompletableFuture<?>> asked, AtomicBoolean isEnded) {
+    Vote(Server server) {
+      this(server, new AtomicLong(), new AtomicReference<>(CompletableFuture.completedFuture(null)), new AtomicBoolean());
+    }
+
     /** Asks whether the node takes {@code atLeast} as a ttl. */
     static Question question(Call call) {
       return (node, until) -> node.server.question(call, until).thenApply(answer -> true);
     }
 
-    /** Sends a command that gives a fence or 0. */
-    CompletableFuture<Boolean> take(Call call, long until) {
-      if (isAsked.getAndSet(true)) { // the command before has no reply yet
-        return CompletableFuture.failedFuture(new TimeoutException("the connection is silent"));
-      }
-      return server.number(call, until).handle((answer, failure) -> {
-        isAsked.set(false);
-        boolean isGone = Set.of("WRONGMODE", "NOTHELD", "WRONGTYPE").contains(Protocol.code(unwrap(failure)));
-        if (failure != null && !isGone) {
-          throw Protocol.failure(unwrap(failure));
-        }
-        fence.set(isGone ? 0 : answer.number());
-        return fence.get() > 0;
-      });
+    /** Sends a command that gives a fence or 0, when the one before has its reply. An extension is of the hold that is here. */
+    CompletableFuture<Boolean> take(Call call, long until, boolean isExtension) {
+      CompletableFuture<Void> done = new CompletableFuture<>();
+      return asked.getAndSet(done).thenCompose(none -> {
+        long before = fence.get();
+        return (isEnded.get() || Clock.now() >= until
+            ? CompletableFuture.<Server.Answer>failedFuture(new TimeoutException("the connection is silent"))
+            : server.number(call, until)).handle((answer, failure) -> {
+              String code = Protocol.code(unwrap(failure));
+              if (code.equals("GRACE") && isExtension) { // it gives no new hold, so it has not got this one
+                return false;
+              }
+              boolean isGone = Set.of("WRONGMODE", "NOTHELD", "WRONGTYPE").contains(code);
+              if (failure != null && !isGone) {
+                throw Protocol.failure(unwrap(failure));
+              }
+              fence.set(isGone ? 0 : answer.number());
+              return fence.get() > 0 && (!isExtension || fence.get() == before);
+            });
+      }).whenComplete((granted, failure) -> done.complete(null));
     }
 
     /** Ends the hold here, in the background if the node does not reply in time. */
     CompletableFuture<Boolean> release(Owner owner, long until) {
+      isEnded.set(true);
       Call call = owner.end(fence.getAndSet(0));
       return server.number(call, until).thenApply(answer -> answer.number() > 0).whenComplete((was, error) -> {
         if (Protocol.passes(unwrap(error))) {
@@ -202,7 +215,7 @@ final class Quorum implements Backend {
     /** Before the first command was sent. */
     private final long sent = Clock.now();
     private final List<Vote> nodes =
-        locks.servers.stream().map(server -> new Vote(server, new AtomicBoolean(), new AtomicLong())).toList();
+        locks.servers.stream().map(Vote::new).toList();
 
     private Votes(Request request) {
       this.request = request;
@@ -255,7 +268,7 @@ final class Quorum implements Backend {
       long ttl = request.settings.ttl;
       Call call = owner.lock(request.mode, request.settings);
       Predicate<Tally> isEnough = tally -> tally.isGranted() || settings.failFast && tally.isOutOfReach();
-      return acquisition.pend(ask(ttl, isEnough, (node, until) -> node.take(call, until))).handle((tally, left) -> {
+      return acquisition.pend(ask(ttl, isEnough, (node, until) -> node.take(call, until, false))).handle((tally, left) -> {
         boolean isInTime = left == null && Clock.now() - sent < counted(ttl);
         return isInTime && tally.isGranted() ? CompletableFuture.completedFuture(tally) // the other nodes may still grant
             // It waits, because the next attempt would find what this one holds.
@@ -276,19 +289,13 @@ final class Quorum implements Backend {
     public CompletableFuture<Server.Answer> extend(Owner owner, long ttl, long fence, Settings wanted, long end) {
       Call call = owner.lock(request.mode, wanted.with(s -> s.ttl = ttl));
       long now = Clock.now();
-      return decide(ttl, (node, until) -> {
-        long before = node.fence.get();
-        return node.take(call, until).handle((granted, failure) -> {
-          if (failure != null && !Protocol.code(unwrap(failure)).equals("GRACE")) {
-            throw Protocol.failure(unwrap(failure));
-          } // during its grace a node gives no new hold: it has not got this one
-          return failure == null && before != 0 && node.fence.get() == before;
-        });
-      }).thenApply(isHeld -> new Server.Answer(isHeld ? 1 : 0, now, true));
+      return decide(ttl, (node, until) -> node.take(call, until, true))
+          .thenApply(isHeld -> new Server.Answer(isHeld ? 1 : 0, now, true));
     }
 
     @Override
     public CompletableFuture<Boolean> end(Owner owner, long fence, long after) {
+      nodes.forEach(node -> node.isEnded.set(true));
       return decide(request.settings.ttl, (node, until) -> after > 0
           ? node.server.end(owner, node.fence.get(), after) : node.release(owner, until));
     }
