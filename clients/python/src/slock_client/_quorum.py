@@ -99,7 +99,7 @@ class _Vote:
 
     async def release(self, owner: Owner, until: float) -> bool:
         """Ends the hold at this node, in the background if it does not reply in time."""
-        call, self.fence, self.is_ended = owner.end(self.fence), 0, True
+        call, self.fence = owner.end(self.fence), 0
         try:
             return await self.send(call, until) > 0
         except NoReply:
@@ -142,6 +142,10 @@ class Votes:
         text = f"no majority of {len(nodes)} nodes after {short(now() - began)}"
         return kind(text, self.owner.names, nodes=nodes)
 
+    def _stop(self) -> None:
+        for vote in self._votes:
+            vote.is_ended = True
+
     async def ask(self, question: Question, is_enough: Callable[[Tally], bool]) -> Tally:
         """Asks all nodes at once. Gives the replies that came before they were enough, or the time was over. A node
         that has not replied by then may still do so."""
@@ -179,6 +183,7 @@ class Votes:
 
     async def release(self) -> int:
         """At how many nodes it released what the owner holds."""
+        self._stop()
         return (await self.ask(lambda vote, until: vote.release(self.owner, until), lambda _: False)).granted
 
     async def check(self) -> Tally:
@@ -230,17 +235,17 @@ class Votes:
         """Releases, or has the hold end after so many seconds. Tells whether a majority still had it."""
 
         async def node(vote: _Vote, until: float) -> bool:
-            vote.is_ended = True
             if after > 0:
                 return await vote.send(owner.extend(after, vote.fence, only_lengthens=False), until) > 0
             return await vote.release(owner, until)
 
+        self._stop()
         return await self.decide(node)
 
     def drop(self, owner: Owner, fence: int) -> None:
         """Releases in the background."""
+        self._stop()
         for vote in self._votes:
-            vote.is_ended = True
             vote.server.deliver(owner.end(vote.fence))
 
 
