@@ -48,6 +48,8 @@ ENVIRONMENT = {
     "CARGO_PROFILE_RELEASE_INCREMENTAL": "true",
     "SLOCK_EXPLORE_SECONDS": str(TEST_SECONDS // 2),
     "PYTHONDONTWRITEBYTECODE": "1",
+    # A fault may name a test with Node or Java.
+    "SLOCK_ALL_LIBRARIES": "1",
     # The copy may lie inside the repository and is no part of it.
     "GIT_CEILING_DIRECTORIES": str(WORK),
 }
