@@ -14,22 +14,21 @@ import redis
 
 T = TypeVar("T")
 
-# Between two looks: a part of what has been waited for so far, so that a long wait costs little.
-LEAST_PAUSE, MOST_PAUSE, PART = 0.004, 0.025, 0.05
+POLL_SECONDS = 0.004
 
 
 def wait_until(condition: Callable[[], T], timeout: float = 30.0, what: str = "") -> T:
     """Calls `condition` until its value is true and returns that value; fails after `timeout` seconds."""
-    start = time.monotonic()
+    end = time.monotonic() + timeout
     while True:
-        value, waited = condition(), time.monotonic() - start
+        value = condition()
         if value:
             return value
-        if waited > timeout:
+        if time.monotonic() > end:
             raise AssertionError(
                 f"waited {timeout} s in vain for: {what or condition.__name__}; last: {value!r}"
             )
-        time.sleep(min(MOST_PAUSE, max(LEAST_PAUSE, PART * waited)))
+        time.sleep(POLL_SECONDS)
 
 
 def stays(condition: Callable[[], object], seconds: float, what: str = "") -> None:
@@ -41,7 +40,7 @@ def stays(condition: Callable[[], object], seconds: float, what: str = "") -> No
     while time.monotonic() < end:
         value = condition()
         assert value, f"did not stay so for {seconds} s: {what or condition.__name__}; now: {value!r}"
-        time.sleep(LEAST_PAUSE)
+        time.sleep(POLL_SECONDS)
 
 
 def now_ms(client: redis.Redis) -> int:

@@ -196,7 +196,7 @@ pub(crate) struct Votes {
     fences: Vec<AtomicI64>,
     /// Of each server: locked while a command that asks for the lock has no reply. What it gives is known after that only.
     turns: Vec<tokio::sync::Mutex<()>>,
-    /// From then on no such command is sent: a server that has restarted does not know of the end, and would grant it.
+    /// No such command is sent any more: a server that has restarted does not know of the end, and would grant the lock.
     is_ended: AtomicBool,
 }
 

@@ -65,15 +65,16 @@ class _Vote:
         self.server = server
         self.fence = fence  # 0: none
         self.is_asked = False  # a command that asks for the lock is on its way
-        # From then on no such command is sent: a node that has restarted does not know of the end, and would grant it.
+        # No such command is sent any more: a node that has restarted does not know of the end, and would grant it.
         self.is_ended = False
 
-    async def send(self, call: Call, until: float, *, is_end: bool = True) -> int:
-        """Sends a command, and once more if there was no reply: an idle connection may have been closed."""
+    async def send(self, call: Call, until: float, *, takes: bool = False) -> int:
+        """Sends a command, and once more if there was no reply: an idle connection may have been closed. One that takes
+        the lock is not sent again after the end."""
         try:
             return (await self.server.number(call, until)).number
         except NoReply:
-            if self.is_ended and not is_end:
+            if takes and self.is_ended:
                 raise
             return (await self.server.number(call, until)).number
 
@@ -86,7 +87,7 @@ class _Vote:
             raise NoReply("the command before has no reply yet" if self.is_asked else "the hold has been ended")
         before, self.is_asked = self.fence, True
         try:
-            self.fence = await self.send(call, until, is_end=False)
+            self.fence = await self.send(call, until, takes=True)
         except ServerError as error:
             if error.code == "GRACE" and is_extension:  # it gives no new hold, so it has not got this one
                 return False

@@ -162,7 +162,7 @@ final class Quorum implements Backend {
    *
    * @param fence 0: none
    * @param asked complete when the last command that asks for the lock has its reply
-   * @param isEnded no such command is sent any more: a node that has restarted does not know of the end, and would grant it
+   * @param isEnded no such command is sent any more: a node that has restarted does not know of the end, and would grant the lock
    */
   private record Vote(Server server, AtomicLong fence, AtomicReference<CompletableFuture<?>> asked, AtomicBoolean isEnded) {
     Vote(Server server) {
@@ -214,8 +214,7 @@ final class Quorum implements Backend {
     private final Owner owner;
     /** Before the first command was sent. */
     private final long sent = Clock.now();
-    private final List<Vote> nodes =
-        locks.servers.stream().map(Vote::new).toList();
+    private final List<Vote> nodes = locks.servers.stream().map(Vote::new).toList();
 
     private Votes(Request request) {
       this.request = request;
